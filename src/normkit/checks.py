@@ -1,0 +1,146 @@
+"""What every call is checked for before a kernel sees it. Each check raises ``NormkitError`` or returns
+the argument in its plain form: axes counted from the front, a mask that broadcasts."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from normkit.errors import NormkitError
+
+__all__ = [
+    "axis_of",
+    "channel_axis",
+    "floating",
+    "mask_like",
+    "normalized_axes",
+    "one_of",
+    "several_values",
+]
+
+
+def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
+    """A choice is one of its names; the closest one is offered."""
+    names = list(allowed)
+    if value not in names:
+        close = difflib.get_close_matches(str(value), names, n=1)
+        raise NormkitError(
+            f"{what} got {value!r}.",
+            expected=f"one of {', '.join(map(repr, names))}",
+            fix=f"did you mean {close[0]!r}?" if close else None,
+        )
+
+
+def floating(who: str, x: object, *, complex_too: bool = False) -> None:
+    if not isinstance(x, Tensor):
+        raise NormkitError(f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.as_tensor(...)")
+    if not (x.is_floating_point() or (complex_too and x.is_complex())):
+        raise NormkitError(
+            f"{who} got an input of dtype {x.dtype}.",
+            expected="a floating-point dtype",
+            fix="convert it first, for example with x.float().",
+        )
+
+
+def axis_of(who: str, axis: int, ndim: int) -> int:
+    """An axis counted from the front."""
+    if not -ndim <= axis < ndim:
+        raise NormkitError(f"{who} got axis={axis} for an input with {ndim} axes.", expected=f"{-ndim} to {ndim - 1}")
+    return axis % ndim
+
+
+def normalized_axes(
+    layer: str, x: Tensor, shape: Sequence[int], axis: int, parameters: Mapping[str, Tensor | None]
+) -> tuple[int, ...]:
+    """The axes that have ``shape`` and end at ``axis``; ``parameters`` must have that shape too."""
+    if isinstance(shape, int):
+        raise NormkitError(f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},).")
+    shape = tuple(shape)
+    who = f"{layer}({shape[0] if len(shape) == 1 else shape})"
+    if not shape:
+        raise NormkitError(
+            f"{layer} got an empty normalized_shape.",
+            expected="at least one size",
+            fix="name the sizes of the axes that share one mean, for example (768,).",
+        )
+    last = axis_of(who, axis, x.ndim) if x.ndim else -1
+    first = last - len(shape) + 1
+    got = tuple(x.shape[max(first, 0) : last + 1])
+    if first < 0 or got != shape:
+        where = "last" if last == x.ndim - 1 else f"axis {last} as the last"
+        one = f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
+        tail = ", ".join(map(str, shape)) if last == x.ndim - 1 else None
+        raise NormkitError(
+            f"{who} got an input of shape {tuple(x.shape)}.",
+            expected=one + (f", i.e. (..., {tail})" if tail else ""),
+            fix=(f"build it with {layer}({got[0] if len(got) == 1 else got}), or " if first >= 0 else "")
+            + "point axis= at the dimension that has that size.",
+        )
+    for name, parameter in parameters.items():
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise NormkitError(
+                f"{who} got a {name} of shape {tuple(parameter.shape)}.",
+                expected=f"the normalised shape, {shape}",
+            )
+    return tuple(range(first, last + 1))
+
+
+def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tensor | None]) -> int:
+    """The axis of the channels; every one of ``parameters`` must have one number a channel."""
+    if x.ndim < 2:
+        raise NormkitError(
+            f"{layer} got an input of shape {tuple(x.shape)}.",
+            expected="at least two axes, batch and channels",
+            fix="add a batch axis with x.unsqueeze(0).",
+        )
+    axis = axis_of(layer, axis, x.ndim)
+    if axis == 0:
+        raise NormkitError(f"{layer} got axis=0, which is the batch.", expected="the axis of the channels, 1 or later")
+    for name, parameter in parameters.items():
+        if parameter is not None and tuple(parameter.shape) != (x.shape[axis],):
+            raise NormkitError(
+                f"{layer} got an input of shape {tuple(x.shape)} and a {name} of shape {tuple(parameter.shape)}.",
+                expected=f"axis {axis} of the input (size {x.shape[axis]}) to be the channels",
+                fix=f"build it for {x.shape[axis]} channels, or point axis= at the channels "
+                "(axis=-1 for channel-last data).",
+            )
+    return axis
+
+
+def several_values(layer: str, x: Tensor, axes: Iterable[int], *, of: str) -> None:
+    """One value has no spread: refuse a statistic over a single number."""
+    if math.prod([x.shape[a] for a in axes]) == 1:
+        raise NormkitError(
+            f"{layer} got an input of shape {tuple(x.shape)}, with a single value {of}.",
+            expected=f"more than 1 value {of} when statistics are taken from the input",
+            fix="use more data a call, or call eval() where running statistics should be used.",
+        )
+
+
+def mask_like(who: str, mask: Tensor | None, x: Tensor, without: Sequence[int]) -> Tensor | None:
+    """A mask that broadcasts against ``x``. It may leave out the axes ``without``, where it does not vary."""
+    if mask is None:
+        return None
+    short = tuple(size for i, size in enumerate(x.shape) if i not in without)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise NormkitError(
+            f"{who} got a mask of {got}.",
+            expected="a tensor of dtype torch.bool, True where a value is real and False where it is padding",
+            fix="convert it with mask.bool(), or invert a padding mask with ~mask.",
+        )
+    if mask.ndim == x.ndim - len(without):
+        for i in sorted(without):
+            mask = mask.unsqueeze(i)
+    fits = mask.ndim == x.ndim and all(m in (1, s) for m, s in zip(mask.shape, x.shape, strict=True))
+    if not fits:
+        either = f"{short}, or " if without else ""
+        raise NormkitError(
+            f"{who} got a mask of shape {tuple(mask.shape)} for an input of shape {tuple(x.shape)}.",
+            expected=f"shape {either}one that broadcasts against the input",
+        )
+    return mask

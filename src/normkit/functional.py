@@ -1,0 +1,339 @@
+"""Every norm as a function: torch's names and arguments, plus what torch does not have.
+
+The arguments after ``*`` are ours. Everywhere: statistics are taken in float32 or wider, parameters may
+have another dtype than the input, and the output has the input's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from normkit import checks, kernels
+from normkit.errors import NormkitError
+from normkit.pattern import Layout, Pattern
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "batch_norm",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "normalize",
+    "rms_norm",
+]
+
+MULTIPLY = ("before_cast", "after_cast")
+
+
+def normalize(
+    x: Tensor,
+    pattern: str | Pattern,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    center: bool = True,
+    affine: str | Sequence[str] | None = None,
+    mask: Tensor | None = None,
+    **sizes: int,
+) -> Tensor:
+    r"""Normalise together the axes that stand in brackets.
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    Args:
+        pattern: names the axes of ``x``; brackets mark those that share one mean. See ``normkit.pattern``.
+        weight, bias: one size for every axis of ``affine``.
+        center: False leaves the mean in and divides by the root mean square.
+        affine: names of the axes that ``weight`` and ``bias`` have. If left out: the axes whose sizes are
+            given, else those in brackets.
+        mask: True where a value is real. Padding enters no statistic, gets no gradient, and comes out as 0.
+            It broadcasts against ``x``, or leaves out the axes of ``affine``.
+        sizes: sizes of named axes, needed where an axis is split.
+
+    Example:
+        >>> x = torch.tensor([[5.0, 5, 0, 0, 0, 0, 0, 0]])
+        >>> normalize(x, "b [d]")[0, :3]
+        tensor([ 1.7320,  1.7320, -0.5773])
+    """
+    pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
+    who = f"normalize({pattern.text!r})"
+    checks.floating(who, x, complex_too=not center)
+    pattern.check_sizes(sizes)
+    layout = pattern.layout(x.shape, sizes)
+    names = pattern.affine(affine, sizes) or pattern.shared_names
+    mask = checks.mask_like(who, mask, x, _whole_axes(layout, names) if mask is not None else ())
+    y: Tensor = kernels.run(
+        "normalize",
+        layout.split(x),
+        axes=layout.axes,
+        weight=_placed(who, "weight", weight, layout, names),
+        bias=_placed(who, "bias", bias, layout, names),
+        eps=eps,
+        center=center,
+        mask=None if mask is None else layout.split(mask.expand(x.shape)),
+    )
+    return y.reshape(x.shape)
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    axis: int = -1,
+) -> Tensor:
+    """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
+    checks.floating("layer_norm", input)
+    parameters = {"weight": weight, "bias": bias}
+    axes = checks.normalized_axes("LayerNorm", input, normalized_shape, axis, parameters)
+    y: Tensor = kernels.run("layer_norm", input, axes=axes, weight=weight, bias=bias, eps=eps)
+    return y
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    axis: int = -1,
+    zero_centered_weight: bool = False,
+    multiply: str = "before_cast",
+) -> Tensor:
+    """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
+    checks.floating("rms_norm", input, complex_too=True)
+    checks.one_of(multiply, MULTIPLY, what="multiply=")
+    axes = checks.normalized_axes("RMSNorm", input, normalized_shape, axis, {"weight": weight})
+    y: Tensor = kernels.run(
+        "rms_norm",
+        input,
+        axes=axes,
+        weight=weight,
+        eps=torch.finfo(input.dtype).eps if eps is None else eps,
+        zero_centered_weight=zero_centered_weight,
+        multiply=multiply,
+    )
+    return y
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    axis: int = -1,
+) -> tuple[Tensor, Tensor]:
+    """Add, then normalise: returns ``(layer_norm(x + residual), x + residual)``.
+
+    The sum has the wider dtype of the two, so a float32 residual stream stays one; the normalised output
+    has the dtype of ``x``.
+
+    Example:
+        >>> y, stream = add_layer_norm(torch.ones(2, 4), torch.zeros(2, 4), (4,))
+        >>> stream.sum().item(), y.sum().item()
+        (8.0, 0.0)
+    """
+    _check_sum("add_layer_norm", x, residual)
+    parameters = {"weight": weight, "bias": bias}
+    axes = checks.normalized_axes("LayerNorm", x, normalized_shape, axis, parameters)
+    y, total = kernels.run(
+        "add_layer_norm", x, residual=residual, axes=axes, weight=weight, bias=bias, eps=eps
+    )
+    return y, total
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    axis: int = -1,
+    zero_centered_weight: bool = False,
+    multiply: str = "before_cast",
+) -> tuple[Tensor, Tensor]:
+    """Add, then normalise: returns ``(rms_norm(x + residual), x + residual)``.
+
+    Dtypes as in :func:`add_layer_norm`; the other arguments as in :func:`rms_norm`.
+    """
+    _check_sum("add_rms_norm", x, residual)
+    checks.one_of(multiply, MULTIPLY, what="multiply=")
+    axes = checks.normalized_axes("RMSNorm", x, normalized_shape, axis, {"weight": weight})
+    y, total = kernels.run(
+        "add_rms_norm",
+        x,
+        residual=residual,
+        axes=axes,
+        weight=weight,
+        eps=torch.finfo(torch.promote_types(x.dtype, residual.dtype)).eps if eps is None else eps,
+        zero_centered_weight=zero_centered_weight,
+        multiply=multiply,
+    )
+    return y, total
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    axis: int = 1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
+    checks.floating("group_norm", input)
+    axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
+    channels = input.shape[axis]
+    if num_groups < 1 or channels % num_groups != 0:
+        raise NormkitError(
+            f"GroupNorm got an input of shape {tuple(input.shape)} and num_groups={num_groups}.",
+            expected=f"num_groups to divide the {channels} channels at axis {axis}",
+            fix=f"choose one of {', '.join(str(g) for g in range(1, channels + 1) if channels % g == 0)}.",
+        )
+    if input.numel() == num_groups:  # one sample, one value a group: torch refuses it too
+        checks.several_values("GroupNorm", input, (), of="a group")
+    y: Tensor = kernels.run(
+        "group_norm",
+        input,
+        num_groups=num_groups,
+        weight=weight,
+        bias=bias,
+        eps=eps,
+        axis=axis,
+        mask=checks.mask_like("GroupNorm", mask, input, (axis,)),
+    )
+    return y
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-5,
+    *,
+    axis: int = 1,
+    mask: Tensor | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Tensor:
+    """Normalise each channel over everything else; update the running statistics in place.
+
+    ``process_group`` takes the statistics over all its processes. See :class:`normkit.BatchNorm2d` and
+    :class:`normkit.SyncBatchNorm`.
+    """
+    checks.floating("batch_norm", input)
+    _check_running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")
+    parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    axis = checks.channel_axis("BatchNorm", input, axis, parameters)
+    if training and process_group is None:
+        rest = [i for i in range(input.ndim) if i != axis]
+        checks.several_values("BatchNorm", input, rest, of="a channel")
+    y: Tensor = kernels.run(
+        "batch_norm",
+        input,
+        running_mean=running_mean,
+        running_var=running_var,
+        weight=weight,
+        bias=bias,
+        training=training,
+        momentum=momentum,
+        eps=eps,
+        axis=axis,
+        mask=checks.mask_like("BatchNorm", mask, input, (axis,)),
+        process_group=process_group,
+    )
+    return y
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-5,
+    *,
+    axis: int = 1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
+    checks.floating("instance_norm", input)
+    _check_running("instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False")
+    parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    axis = checks.channel_axis("InstanceNorm", input, axis, parameters)
+    if use_input_stats:
+        rest = [i for i in range(1, input.ndim) if i != axis]
+        checks.several_values("InstanceNorm", input, rest, of="a channel of a sample")
+    y: Tensor = kernels.run(
+        "instance_norm",
+        input,
+        running_mean=running_mean,
+        running_var=running_var,
+        weight=weight,
+        bias=bias,
+        use_input_stats=use_input_stats,
+        momentum=momentum,
+        eps=eps,
+        axis=axis,
+        mask=checks.mask_like("InstanceNorm", mask, input, (axis,)),
+    )
+    return y
+
+
+def _placed(who: str, what: str, parameter: Tensor | None, layout: Layout, names: Sequence[str]) -> Tensor | None:
+    if parameter is None:
+        return None
+    shape = layout.parameter_shape(names)
+    if tuple(parameter.shape) != shape or not names:
+        raise NormkitError(
+            f"{who} got a {what} of shape {tuple(parameter.shape)}.",
+            expected=f"shape {shape}, the sizes of {' '.join(names)}",
+            fix='name the axes that it has, for example affine="c".',
+        )
+    return parameter.reshape([s if n in names else 1 for n, s in zip(layout.names, layout.sizes, strict=True)])
+
+
+def _whole_axes(layout: Layout, names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(a for n, a in zip(layout.names, layout.axis_of, strict=True) if n in names))
+
+
+def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
+    checks.floating(who, x)
+    checks.floating(who, residual)
+    if x.shape != residual.shape:
+        raise NormkitError(
+            f"{who} got x of shape {tuple(x.shape)} and residual of shape {tuple(residual.shape)}.",
+            expected="the same shape",
+        )
+
+
+def _check_running(who: str, mean: Tensor | None, var: Tensor | None, *, needed: bool, flag: str) -> None:
+    if (mean is None) != (var is None) or (needed and mean is None):
+        missing = " and ".join(n for n, t in (("running_mean", mean), ("running_var", var)) if t is None)
+        raise NormkitError(
+            f"{who} got no {missing}.",
+            expected=f"both with {flag}" if needed else "both or neither",
+            fix=None if not needed else "pass running statistics, or take them from the input.",
+        )

@@ -1,0 +1,71 @@
+"""torch's own operators, for exporting: a graph that leaves Python should hold one node a norm.
+
+``torch.export`` and ``torch.onnx.export`` then write ``layer_norm`` or ``LayerNormalization`` rather than
+the dozen operators of the reference. Numbers agree for ordinary inputs; torch's lose digits where the mean
+is large against the spread. A call that torch cannot express is left to the next backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "refuses", "rms_norm"]
+
+
+def refuses(op: str, x: Tensor, **call: Any) -> str | None:
+    """Why this backend cannot take a call, or None if it can."""
+    if not (torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()):
+        return "it serves torch.export and torch.onnx.export only"
+    if op not in __all__:
+        return f"torch has no {op}"
+    axes = call.get("axes")
+    if axes is not None and list(axes) != list(range(x.ndim - len(axes), x.ndim)):
+        return "torch normalises the last axes only"
+    if call.get("axis", 1) != 1:
+        return "torch takes the channels at axis 1 only"
+    if call.get("mask") is not None or call.get("process_group") is not None:
+        return "torch has neither mask= nor process_group="
+    if isinstance(call.get("momentum"), Tensor):
+        return "torch takes momentum as a number only"
+    if any(p is not None and p.dtype != x.dtype for p in (call.get("weight"), call.get("bias"))):
+        return "torch takes parameters of the input's dtype only"
+    if call.get("multiply") == "after_cast" and x.dtype in (torch.float16, torch.bfloat16):
+        return "torch multiplies by the weight before the cast"
+    return None
+
+
+def layer_norm(
+    x: Tensor, *, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    return F.layer_norm(x, x.shape[axes[0] :], weight, bias, eps)
+
+
+def rms_norm(
+    x: Tensor,
+    *,
+    axes: Sequence[int],
+    weight: Tensor | None,
+    eps: float,
+    zero_centered_weight: bool,
+    multiply: str,
+) -> Tensor:
+    if weight is not None and zero_centered_weight:
+        weight = 1 + weight
+    return F.rms_norm(x, x.shape[axes[0] :], weight, eps)
+
+
+def group_norm(x: Tensor, *, num_groups: int, axis: int, mask: None, **call: Any) -> Tensor:
+    return F.group_norm(x, num_groups, **call)
+
+
+def batch_norm(x: Tensor, *, axis: int, mask: None, process_group: None, **call: Any) -> Tensor:
+    return F.batch_norm(x, **call)
+
+
+def instance_norm(x: Tensor, *, axis: int, mask: None, **call: Any) -> Tensor:
+    return F.instance_norm(x, **call)

@@ -1,0 +1,152 @@
+"""The general norm: any pattern of axes that share one mean."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from normkit import functional, pattern
+from normkit.errors import NormkitError
+
+__all__ = ["Norm"]
+
+
+class Norm(nn.Module):
+    r"""Normalise together the axes that stand in brackets.
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    where mean and variance are taken over the bracketed axes; with ``center=False``,
+    y = x / sqrt(mean(x²) + eps) * weight. There are no running statistics: training and evaluation
+    compute the same (``BatchNorm*`` has them).
+
+    Shape: any, as the pattern names it -> the same. Statistics in fp32 or wider, output in x.dtype.
+
+    Args:
+        pattern: names the axes of the input. Brackets mark those that share one mean, parentheses split an
+            axis, an ellipsis stands for any number of axes.
+        eps: added to the variance, inside the root.
+        center: False leaves the mean in and divides by the root mean square.
+        affine: names of the axes that ``weight`` and ``bias`` have, as in ``"c"`` or ``"c h w"``; False for
+            no parameters. If left out: every axis whose size is given. Factors of one split axis that are
+            all named make one axis of the parameter, as they do in the input.
+        bias: whether there is a bias; if left out, only where there is a mean to put back (``center``).
+        sizes: the sizes of named axes: those of ``affine``, and all but one factor of a split axis.
+
+    Example:
+        >>> norm = Norm("n (g [c]) [h w]", g=8, c=64)  # GroupNorm(8, 512)
+        >>> norm.weight.shape
+        torch.Size([512])
+        >>> norm(torch.randn(2, 512, 7, 7)).shape
+        torch.Size([2, 512, 7, 7])
+        >>> print(norm.describe((2, 512, 7, 7)))
+        n (g [c]) [h w] on shape (2, 512, 7, 7):
+          numbers that differ only in c, h and w share one mean;
+          every n and g has a mean of its own.
+          16 means (2 n x 8 g), each over 3,136 values (64 c x 7 h x 7 w).
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        pattern: str,
+        eps: float = 1e-5,
+        *,
+        center: bool = True,
+        affine: str | Sequence[str] | bool | None = None,
+        bias: bool | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **sizes: int,
+    ) -> None:
+        super().__init__()
+        self._pattern = _parse(pattern)
+        self._pattern.check_sizes(sizes)
+        self.eps = eps
+        self.center = center
+        self.sizes = dict(sizes)
+        self.affine = _affine_axes(self._pattern, affine, sizes)
+        shape = _parameter_shape(self._pattern, self.affine, sizes)
+        with_bias = center if bias is None else bias
+        for name, wanted in (("weight", bool(shape)), ("bias", bool(shape) and with_bias)):
+            parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    @property
+    def pattern(self) -> str:
+        return self._pattern.text
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return functional.normalize(
+            x,
+            self._pattern,
+            self.weight,
+            self.bias,
+            self.eps,
+            center=self.center,
+            affine=self.affine or None,
+            mask=mask,
+            **self.sizes,
+        )
+
+    def describe(self, shape: Sequence[int]) -> str:
+        """Say in words which numbers of an input of ``shape`` share one mean, and over how many it is taken."""
+        return pattern.describe(self._pattern, shape, center=self.center, **self.sizes)
+
+    def extra_repr(self) -> str:
+        parts = [repr(self.pattern), *(f"{k}={v}" for k, v in self.sizes.items()), f"eps={self.eps}"]
+        parts += [f"affine={' '.join(self.affine)!r}" if self.affine else "affine=False"]
+        parts += [f"center={self.center}"] * (not self.center)
+        parts += [f"bias={self.bias is not None}"] * (bool(self.affine) and (self.bias is not None) != self.center)
+        return ", ".join(parts)
+
+
+def _parse(text: str) -> pattern.Pattern:
+    parsed = pattern.Pattern.parse(text)
+    taken = [n for n in parsed.names if n in _ARGUMENTS]
+    if taken:
+        raise NormkitError(
+            f"pattern {text!r} names an axis {taken[0]!r}, which is an argument of Norm.",
+            fix="give the axis another name.",
+        )
+    return parsed
+
+
+def _affine_axes(
+    parsed: pattern.Pattern, affine: str | Sequence[str] | bool | None, sizes: Mapping[str, int]
+) -> tuple[str, ...]:
+    if affine is False:
+        return ()
+    names = parsed.affine(None if affine is True else affine, sizes)
+    missing = [n for n in names if n not in sizes]
+    if missing or not names:
+        wanted = missing or [f.name for f in parsed.axes[-1].factors if f.name != pattern.ELLIPSIS] or ["d"]
+        raise NormkitError(
+            f"Norm({parsed.text!r}) cannot make its weight: no size is given for {', '.join(wanted)}.",
+            expected="the size of every axis that has parameters",
+            fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for a norm without parameters.",
+        )
+    return names
+
+
+def _parameter_shape(
+    parsed: pattern.Pattern, names: Sequence[str], sizes: Mapping[str, int]
+) -> tuple[int, ...]:
+    chosen = ([sizes[f.name] for f in axis.factors if f.name in names] for axis in parsed.axes)
+    return tuple(math.prod(factors) for factors in chosen if factors)
+
+
+_ARGUMENTS = set(inspect.signature(Norm.__init__).parameters) | set(inspect.signature(functional.normalize).parameters)
