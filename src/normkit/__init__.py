@@ -26,6 +26,7 @@ from normkit.norms import (
     SyncBatchNorm,
 )
 from normkit.pattern import describe
+from normkit.swapping import swap
 
 __all__ = [
     "AdaNorm",
@@ -48,4 +49,5 @@ __all__ = [
     "describe",
     "functional",
     "kernels",
+    "swap",
 ]

@@ -37,7 +37,9 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
 
 def floating(who: str, x: object, *, complex_too: bool = False) -> None:
     if not isinstance(x, Tensor):
-        raise NormkitError(f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.as_tensor(...)")
+        raise NormkitError(
+            f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.as_tensor(...)"
+        )
     if not (x.is_floating_point() or (complex_too and x.is_complex())):
         raise NormkitError(
             f"{who} got an input of dtype {x.dtype}.",
@@ -49,7 +51,9 @@ def floating(who: str, x: object, *, complex_too: bool = False) -> None:
 def axis_of(who: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
     if not -ndim <= axis < ndim:
-        raise NormkitError(f"{who} got axis={axis} for an input with {ndim} axes.", expected=f"{-ndim} to {ndim - 1}")
+        raise NormkitError(
+            f"{who} got axis={axis} for an input with {ndim} axes.", expected=f"{-ndim} to {ndim - 1}"
+        )
     return axis % ndim
 
 
@@ -58,7 +62,9 @@ def normalized_axes(
 ) -> tuple[int, ...]:
     """The axes that have ``shape`` and end at ``axis``; ``parameters`` must have that shape too."""
     if isinstance(shape, int):
-        raise NormkitError(f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},).")
+        raise NormkitError(
+            f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},)."
+        )
     shape = tuple(shape)
     who = f"{layer}({shape[0] if len(shape) == 1 else shape})"
     if not shape:
@@ -72,7 +78,9 @@ def normalized_axes(
     got = tuple(x.shape[max(first, 0) : last + 1])
     if first < 0 or got != shape:
         where = "last" if last == x.ndim - 1 else f"axis {last} as the last"
-        one = f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
+        one = (
+            f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
+        )
         tail = ", ".join(map(str, shape)) if last == x.ndim - 1 else None
         raise NormkitError(
             f"{who} got an input of shape {tuple(x.shape)}.",
@@ -99,11 +107,14 @@ def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tens
         )
     axis = axis_of(layer, axis, x.ndim)
     if axis == 0:
-        raise NormkitError(f"{layer} got axis=0, which is the batch.", expected="the axis of the channels, 1 or later")
+        raise NormkitError(
+            f"{layer} got axis=0, which is the batch.", expected="the axis of the channels, 1 or later"
+        )
     for name, parameter in parameters.items():
         if parameter is not None and tuple(parameter.shape) != (x.shape[axis],):
             raise NormkitError(
-                f"{layer} got an input of shape {tuple(x.shape)} and a {name} of shape {tuple(parameter.shape)}.",
+                f"{layer} got an input of shape {tuple(x.shape)} "
+                f"and a {name} of shape {tuple(parameter.shape)}.",
                 expected=f"axis {axis} of the input (size {x.shape[axis]}) to be the channels",
                 fix=f"build it for {x.shape[axis]} channels, or point axis= at the channels "
                 "(axis=-1 for channel-last data).",

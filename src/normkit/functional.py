@@ -280,7 +280,9 @@ def instance_norm(
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
     checks.floating("instance_norm", input)
-    _check_running("instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False")
+    _check_running(
+        "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"
+    )
     parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     axis = checks.channel_axis("InstanceNorm", input, axis, parameters)
     if use_input_stats:
@@ -302,7 +304,9 @@ def instance_norm(
     return y
 
 
-def _placed(who: str, what: str, parameter: Tensor | None, layout: Layout, names: Sequence[str]) -> Tensor | None:
+def _placed(
+    who: str, what: str, parameter: Tensor | None, layout: Layout, names: Sequence[str]
+) -> Tensor | None:
     if parameter is None:
         return None
     shape = layout.parameter_shape(names)
@@ -312,7 +316,9 @@ def _placed(who: str, what: str, parameter: Tensor | None, layout: Layout, names
             expected=f"shape {shape}, the sizes of {' '.join(names)}",
             fix='name the axes that it has, for example affine="c".',
         )
-    return parameter.reshape([s if n in names else 1 for n, s in zip(layout.names, layout.sizes, strict=True)])
+    return parameter.reshape(
+        [s if n in names else 1 for n, s in zip(layout.names, layout.sizes, strict=True)]
+    )
 
 
 def _whole_axes(layout: Layout, names: Sequence[str]) -> tuple[int, ...]:

@@ -211,7 +211,11 @@ def describe(pattern: str | Pattern, shape: Sequence[int], *, center: bool = Tru
     layout = pattern.layout(shape, sizes)
     mean = "mean" if center else "root mean square"
     inside, outside = (
-        [(n, s) for n, s, shared in zip(layout.names, layout.sizes, layout.shared, strict=True) if shared is side]
+        [
+            (n, s)
+            for n, s, shared in zip(layout.names, layout.sizes, layout.shared, strict=True)
+            if shared is side
+        ]
         for side in (True, False)
     )
     own = (
@@ -273,7 +277,9 @@ def _parse(text: str) -> Pattern:
             bracket, i = -1, i + 1
         elif char == "(":
             if paren >= 0:
-                raise fail("a parenthesis inside a parenthesis", i, "one level splits an axis into any factors.")
+                raise fail(
+                    "a parenthesis inside a parenthesis", i, "one level splits an axis into any factors."
+                )
             paren, i = i, i + 1
         elif char == ")":
             if paren < 0:
@@ -290,7 +296,9 @@ def _parse(text: str) -> Pattern:
                 stop += 1
             name = text[i:stop]
             if name != ELLIPSIS and not name.isidentifier():
-                raise fail(f"{name!r} is not a name", i, "use letters, digits and _; for one or more axes write ...")
+                raise fail(
+                    f"{name!r} is not a name", i, "use letters, digits and _; for one or more axes write ..."
+                )
             if name == ELLIPSIS and paren >= 0:
                 raise fail("an ellipsis inside parentheses", i, "only named factors can split an axis.")
             if any(f.name == name for a in axes for f in a.factors) or any(f.name == name for f in factors):

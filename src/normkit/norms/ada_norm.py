@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.errors import NormkitError
-from normkit.kernels.reference import widen
+from normkit.kernels.moments import widen
 
 __all__ = ["AdaNorm"]
 
@@ -91,7 +91,9 @@ class AdaNorm(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, cond_dim={self.cond_dim}" + (f", axis={self.axis}" if self.axis != -1 else "")
+        return f"dim={self.dim}, cond_dim={self.cond_dim}" + (
+            f", axis={self.axis}" if self.axis != -1 else ""
+        )
 
 
 def _spread(value: Tensor, ndim: int, axis: int) -> Tensor:

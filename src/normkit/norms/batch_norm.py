@@ -16,7 +16,7 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
 
 
 class BatchNormBase(batchnorm._BatchNorm):
-    """What every BatchNorm shares. The named classes also inherit from torch's, so that ``isinstance`` holds."""
+    """What every BatchNorm shares. The named classes inherit from torch's too, so that isinstance holds."""
 
     axis: int = 1
     ranks: tuple[int, ...] | None = None  # how many axes an input may have; None: two or more
@@ -44,8 +44,9 @@ class BatchNormBase(batchnorm._BatchNorm):
         momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # the plain average of all batches; as a tensor, it needs no sync
-                momentum = 1.0 / self.num_batches_tracked
+            if self.momentum is None:  # the plain average of all batches; as a tensor, so that nothing waits
+                assert self.running_mean is not None
+                momentum = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
         training = self.training or (self.running_mean is None and self.running_var is None)
         running = not self.training or self.track_running_stats
         return functional.batch_norm(

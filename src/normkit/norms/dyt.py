@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.kernels.reference import widen
+from normkit.kernels.moments import widen
 
 __all__ = ["DyT"]
 
@@ -33,6 +33,9 @@ class DyT(nn.Module):
 
     Reference: Zhu, Chen, He, LeCun & Liu 2025, arXiv:2503.10622.
     """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -80,6 +83,6 @@ class DyT(nn.Module):
     def extra_repr(self) -> str:
         axis = f", axis={self.axis}" if self.axis != -1 else ""
         return (
-            f"{self.normalized_shape}, alpha={self.init_alpha}, elementwise_affine={self.elementwise_affine}, "
-            f"bias={self.bias is not None}{axis}"
+            f"{self.normalized_shape}, alpha={self.init_alpha}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}{axis}"
         )

@@ -56,7 +56,7 @@ class GroupNorm(nn.GroupNorm):
                 f"GroupNorm got num_channels={num_channels} and num_groups={num_groups}.",
                 expected="num_groups to divide num_channels",
             )
-        super().__init__(num_groups, num_channels, eps, affine, device, dtype)  # type: ignore[arg-type]
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype)
         if not bias:  # torch has this argument in recent releases only
             self.register_parameter("bias", None)
         self.axis = axis

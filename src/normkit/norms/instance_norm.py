@@ -66,7 +66,8 @@ class InstanceNormBase(instancenorm._InstanceNorm):
         channels = input.shape[checks.axis_of(type(self).__name__, self.axis, input.dim())]
         if channels == self.num_features:
             return
-        got = f"{type(self).__name__}({self.num_features}) got an input with {channels} channels at axis {self.axis}"
+        who = f"{type(self).__name__}({self.num_features})"
+        got = f"{who} got an input with {channels} channels at axis {self.axis}"
         if self.affine or self.track_running_stats:
             raise NormkitError(f"{got}.", expected=f"{self.num_features}", fix="point axis= at the channels.")
         warnings.warn(f"{got}; nothing depends on the number, as affine=False.", stacklevel=3)

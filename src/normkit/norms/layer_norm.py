@@ -49,7 +49,7 @@ class LayerNorm(nn.LayerNorm):
         *,
         axis: int = -1,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self.axis = axis
 
     def forward(self, input: Tensor) -> Tensor:

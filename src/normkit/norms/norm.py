@@ -103,14 +103,16 @@ class Norm(nn.Module):
         )
 
     def describe(self, shape: Sequence[int]) -> str:
-        """Say in words which numbers of an input of ``shape`` share one mean, and over how many it is taken."""
+        """Say in words which numbers of an input of ``shape`` share one mean, and how many they are."""
         return pattern.describe(self._pattern, shape, center=self.center, **self.sizes)
 
     def extra_repr(self) -> str:
         parts = [repr(self.pattern), *(f"{k}={v}" for k, v in self.sizes.items()), f"eps={self.eps}"]
         parts += [f"affine={' '.join(self.affine)!r}" if self.affine else "affine=False"]
         parts += [f"center={self.center}"] * (not self.center)
-        parts += [f"bias={self.bias is not None}"] * (bool(self.affine) and (self.bias is not None) != self.center)
+        parts += [f"bias={self.bias is not None}"] * (
+            bool(self.affine) and (self.bias is not None) != self.center
+        )
         return ", ".join(parts)
 
 
@@ -137,7 +139,7 @@ def _affine_axes(
         raise NormkitError(
             f"Norm({parsed.text!r}) cannot make its weight: no size is given for {', '.join(wanted)}.",
             expected="the size of every axis that has parameters",
-            fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for a norm without parameters.",
+            fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for no parameters at all.",
         )
     return names
 
@@ -149,4 +151,6 @@ def _parameter_shape(
     return tuple(math.prod(factors) for factors in chosen if factors)
 
 
-_ARGUMENTS = set(inspect.signature(Norm.__init__).parameters) | set(inspect.signature(functional.normalize).parameters)
+_ARGUMENTS = set(inspect.signature(Norm.__init__).parameters) | set(
+    inspect.signature(functional.normalize).parameters
+)

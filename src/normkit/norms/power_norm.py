@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from normkit import checks
-from normkit.kernels.reference import widen
+from normkit.kernels.moments import widen
 
 __all__ = ["PowerNorm"]
 
@@ -17,11 +17,11 @@ class PowerNorm(nn.Module):
 
         forward    x_hat = x / psi                               psi² as it was before this batch
                    y     = x_hat * weight + bias
-                   psi²  <- psi² + (1 - alpha_forward) * (mean(x²) - psi²)
+                   psi²  <- psi² + (1 - alpha_forward) (mean(x²) - psi²)
 
-        backward   g  = dL/dx_hat = dL/dy * weight
-                   dL/dx = (g - nu * x_hat) / psi
-                   nu <- nu * (1 - (1 - alpha_backward) * mean(x_hat²)) + (1 - alpha_backward) * mean(g * x_hat)
+        backward   g     = dL/dx_hat = dL/dy * weight
+                   dL/dx = (g - nu * x_hat) / psi                nu as it was before this batch
+                   nu    <- nu + (1 - alpha_backward) (mean(g * x_hat) - nu * mean(x_hat²))
 
     where the means are taken over everything but the features, ``[...] d`` and not centred, and psi stands
     for sqrt(psi² + eps). Because the output depends on earlier batches, the gradient is approximate by
@@ -50,6 +50,8 @@ class PowerNorm(nn.Module):
     Reference: Shen, Yao, Gholami, Mahoney & Keutzer 2020, arXiv:2003.07845, algorithm 2.
     """
 
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
     running_square: Tensor
     running_grad: Tensor
 
@@ -82,7 +84,7 @@ class PowerNorm(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.running_square)
         nn.init.zeros_(self.running_grad)
-        if self.affine:
+        if self.weight is not None and self.bias is not None:
             nn.init.ones_(self.weight)
             nn.init.zeros_(self.bias)
 
@@ -91,17 +93,20 @@ class PowerNorm(nn.Module):
         state = {"running_square": self.running_square}
         axis = checks.channel_axis("PowerNorm", x, self.axis, state)
         mask = checks.mask_like("PowerNorm", mask, x, (axis,))
-        rows = widen(x).movedim(axis, -1)
-        mask = None if mask is None else mask.expand(x.shape).movedim(axis, -1)
-        psi = _root(self.running_square.to(rows.dtype), self.eps)
+        rows = widen(x).movedim(axis, x.ndim - 1)
+        mask = None if mask is None else mask.expand(x.shape).movedim(axis, x.ndim - 1)
+        square = self.running_square.to(rows.dtype)
         if self.training:
+            psi = _root(square, self.eps)
             x_hat = _PowerNorm.apply(rows, psi, self.running_grad, self.alpha_backward, mask)
             self._follow(rows.detach(), mask)
         else:
-            x_hat = rows / psi
-        y = x_hat if self.weight is None else x_hat * self.weight.to(rows.dtype) + self.bias.to(rows.dtype)
+            x_hat = rows / torch.sqrt(square + self.eps)
+        y = x_hat
+        if self.weight is not None and self.bias is not None:
+            y = x_hat * widen(self.weight) + widen(self.bias)
         y = y if mask is None else torch.where(mask, y, 0)
-        return y.movedim(-1, axis).to(x.dtype)
+        return y.movedim(x.ndim - 1, axis).to(x.dtype)
 
     @torch.no_grad()
     def _follow(self, x: Tensor, mask: Tensor | None) -> None:
@@ -133,9 +138,7 @@ class _PowerNorm(torch.autograd.Function):
     """x / psi, with the gradient of the paper, which moves ``nu`` when it is computed."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, psi: Tensor, nu: Tensor, alpha: float, mask: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, psi: Tensor, nu: Tensor, alpha: float, mask: Tensor | None) -> Tensor:
         x_hat = x / psi if mask is None else torch.where(mask, x, 0) / psi
         ctx.save_for_backward(x_hat, psi, mask)
         ctx.nu, ctx.alpha = nu, alpha
@@ -150,7 +153,7 @@ class _PowerNorm(torch.autograd.Function):
         grad = (g - nu * x_hat) / psi
         power, seen = _mean(x_hat * x_hat, mask)
         slope, _ = _mean(g * x_hat, mask)
-        ctx.nu.copy_(torch.where(seen, nu * (1 - keep * power) + keep * slope, nu))
+        ctx.nu.copy_(torch.where(seen, nu + keep * (slope - nu * power), nu))
         return grad, None, None, None, None
 
 

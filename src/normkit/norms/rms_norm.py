@@ -56,7 +56,7 @@ class RMSNorm(nn.RMSNorm):
         multiply: str = "before_cast",
     ) -> None:
         checks.one_of(multiply, functional.MULTIPLY, what="multiply=")
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self.axis = axis
         self.zero_centered_weight = zero_centered_weight
         self.multiply = multiply
@@ -80,5 +80,7 @@ class RMSNorm(nn.RMSNorm):
 
     def extra_repr(self) -> str:
         ours = {"axis": -1, "zero_centered_weight": False, "multiply": "before_cast"}
-        changed = (f", {k}={getattr(self, k)!r}" for k, default in ours.items() if getattr(self, k) != default)
+        changed = (
+            f", {k}={getattr(self, k)!r}" for k, default in ours.items() if getattr(self, k) != default
+        )
         return super().extra_repr() + "".join(changed)

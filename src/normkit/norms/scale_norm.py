@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.kernels.reference import widen
+from normkit.kernels.moments import widen
 
 __all__ = ["ScaleNorm"]
 

@@ -79,7 +79,9 @@ class SyncBatchNorm(BatchNormBase):
                 part.process_group = process_group
             elif isinstance(part, batchnorm._BatchNorm) and not isinstance(part, cls):
                 kind = f"{type(part).__module__}.{type(part).__qualname__}"
-                warnings.warn(f"{name or 'the model'} ({kind}) derives from BatchNorm: not synchronised.", stacklevel=2)
+                warnings.warn(
+                    f"{name or 'the model'} ({kind}) derives from BatchNorm: not synchronised.", stacklevel=2
+                )
         return module
 
 

@@ -1,0 +1,123 @@
+"""Mean and variance of groups, exact for any mean, any magnitude, any mask and any number of processes.
+
+With two constants, a ``shift`` close to the mean and a ``scale`` that is a power of two,
+
+    d     = scale * (x - shift)           exact in floating point where x is close to shift
+    mean  = E[d]                          tiny: it corrects what rounding left in shift
+    var   = E[d²] - mean²                 no cancellation, for the same reason
+    x_hat = (d - mean) / sqrt(var + scale² * eps)
+
+x_hat depends on neither constant, so no gradient flows through them, and gradients are as exact as the
+output. All of it runs in float32 or wider, in differentiable torch operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from normkit.kernels.collectives import all_reduce_sum
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Moments", "moments", "valid", "widen"]
+
+
+class Moments(NamedTuple):
+    """The statistics of every group, in the units of ``d``. Reduced axes have size 1."""
+
+    centered: Tensor
+    mean: Tensor | float
+    var: Tensor
+    shift: Tensor | float
+    scale: Tensor | float
+    n: Tensor | int  # how many values
+
+    def x_hat(self, eps: float) -> Tensor:
+        # eps shrinks with the numbers; should nothing of it be left, a constant group must still give 0.
+        tiny = (self.scale < 1) * torch.finfo(self.var.dtype).tiny
+        return self.centered * torch.rsqrt(self.var + (eps * self.scale * self.scale + tiny))
+
+    @property
+    def batch_mean(self) -> Tensor:
+        return torch.as_tensor(self.shift + self.mean / self.scale)
+
+    @property
+    def unbiased_var(self) -> Tensor:
+        return self.var / self.scale / self.scale * self.n / _at_least_1(self.n - 1)
+
+
+def moments(
+    x: Tensor,
+    axes: Sequence[int],
+    *,
+    center: bool = True,
+    mask: Tensor | None = None,
+    group: ProcessGroup | None = None,
+) -> Moments:
+    """The moments over ``axes``, of the valid values alone, over all processes of ``group``.
+
+    ``center=False`` takes the second moment about 0, for RMSNorm.
+    """
+    x = valid(widen(x), mask)
+    fixed = x.detach()
+    count: Tensor | int = math.prod([x.shape[a] for a in axes])
+    if mask is not None:
+        count = _sum(mask.expand(x.shape), axes)
+    peak = _peak(fixed, axes)
+    if not center:
+        scale = _scale(peak, x.dtype)
+        d = x * scale
+        return Moments(d, 0.0, _sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
+
+    # In float64 the mean of equal numbers is that number, and a constant group gives 0. MPS has no float64.
+    first = _sum(fixed, axes, torch.float32 if x.device.type == "mps" else torch.float64)
+    if group is not None:  # the sum of all peaks bounds the numbers as well as the largest peak does
+        parts = [
+            torch.as_tensor(p, device=x.device).to(first.dtype).expand_as(first) for p in (count, first, peak)
+        ]
+        count, first, peak = all_reduce_sum(torch.stack(parts), group).unbind()
+    n = _at_least_1(count)
+    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype)
+    d = valid(x * scale - shift * scale, mask)
+    sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
+    if group is not None:
+        sums = all_reduce_sum(torch.stack(list(sums)), group).unbind()
+    mean = sums[0] / n
+    return Moments(valid(d - mean, mask), mean, sums[1] / n - mean * mean, shift, scale, count)
+
+
+def valid(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero the padding. Its gradient is zero too, even where it holds NaN."""
+    return x if mask is None else torch.where(mask, x, 0)
+
+
+def widen(x: Tensor) -> Tensor:
+    """The dtype that everything is computed in: float32, or the tensor's own where that is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    return x.sum(list(axes), keepdim=True, dtype=dtype) if axes else x.to(dtype or x.dtype)
+
+
+def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The largest magnitude of every group; 0 for a group of nothing, which has none."""
+    if x.numel() == 0:
+        return _sum(x, axes)
+    return x.abs().amax(list(axes), keepdim=True) if axes else x.abs()
+
+
+def _scale(peak: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 for ordinary numbers; for large ones the power of two that keeps their squares from overflowing."""
+    limit = torch.finfo(dtype).max ** 0.25
+    return (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1).to(peak.dtype)
+
+
+def _at_least_1(count: Tensor | int) -> Tensor | int:
+    return count.clamp_min(1) if isinstance(count, Tensor) else max(count, 1)

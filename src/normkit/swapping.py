@@ -1,0 +1,209 @@
+"""Put normkit's layers into a model that exists."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normkit import norms
+from normkit.errors import NormkitError
+from normkit.probe import MismatchError, as_rms_norm
+
+__all__ = ["SwapReport", "Swapped", "swap"]
+
+Rule = type[nn.Module] | Callable[[nn.Module], nn.Module] | None
+
+# torch's class -> ours, under the same name.
+DEFAULT_RULES: dict[str, Rule] = {name: getattr(norms, name) for name in norms.__all__ if hasattr(nn, name)}
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """One norm of a model: what it was, and what it is now or why it was left."""
+
+    name: str
+    old: str
+    new: str | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """What :func:`swap` did; ``print`` it."""
+
+    replaced: tuple[Swapped, ...]
+    left: tuple[Swapped, ...]
+
+    def __str__(self) -> str:
+        lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} norms"]
+        rows = [(s.name, f"{s.old} -> {s.new}") for s in self.replaced]
+        rows += [(s.name, f"{s.old} left as it is: {s.why}") for s in self.left]
+        # Layers that differ only in their numbers make one row.
+        counts: dict[tuple[str, str], int] = {}
+        for name, text in rows:
+            key = (re.sub(r"\b\d+\b", "*", name) or "(the model itself)", text)
+            counts[key] = counts.get(key, 0) + 1
+        width = max((len(name) for name, _ in counts), default=0)
+        lines += [f"  {n:4} x {name:{width}}  {text}" for (name, text), n in counts.items()]
+        return "\n".join(lines)
+
+
+def swap(model: nn.Module, rules: Mapping[str, Rule] | None = None) -> SwapReport:
+    """Replace the norms of a model by normkit's, in place, and report what was replaced.
+
+    Without rules, every norm of ``torch.nn`` becomes ours, and so does every RMSNorm class of another
+    library that a probe of its behaviour proves equal to ours (Hugging Face's, for example). The modules
+    stay the same objects and only change their class: hooks, training flags, frozen and shared parameters
+    are untouched, and an optimizer that was built before goes on working.
+
+    Args:
+        rules: the name of a class in the model -> what to put in its place; only these are replaced. A class
+            is built from the arguments that the old module has as attributes, and takes over its parameters
+            of the same name and shape. A function gets the old module and returns the new one. None leaves
+            the class alone. Hooks, the training flag, device and dtype are carried over.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        >>> print(swap(model))
+        replaced 1 of 1 norms
+             1 x *  BatchNorm2d -> normkit.BatchNorm2d
+        >>> print(swap(model, {"BatchNorm2d": lambda old: norms.GroupNorm(2, old.num_features)}))
+        replaced 1 of 1 norms
+             1 x *  BatchNorm2d -> normkit.GroupNorm
+    """
+    if not isinstance(model, nn.Module):
+        raise NormkitError(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
+    if rules is not None:
+        _check_rules(model, rules)
+    replaced: list[Swapped] = []
+    left: list[Swapped] = []
+    changes: list[Callable[[], None]] = []  # all are planned before the first is made
+    for name, module in model.named_modules():
+        old = type(module).__name__
+        try:
+            change = _by_default(module) if rules is None else _by_rule(model, name, module, rules)
+        except MismatchError as mismatch:
+            left.append(Swapped(name, old, None, str(mismatch)))
+            continue
+        if change is not None:
+            new, make = change
+            changes.append(make)
+            replaced.append(Swapped(name, old, new))
+    for make in changes:
+        make()
+    return SwapReport(tuple(replaced), tuple(left))
+
+
+Change = tuple[str, Callable[[], None]]
+
+
+def _by_default(module: nn.Module) -> Change | None:
+    kind = type(module)
+    if kind.__module__.startswith("normkit."):
+        return None
+    target = DEFAULT_RULES.get(kind.__name__)
+    if isinstance(target, type) and kind is getattr(nn, kind.__name__, None):
+        return f"normkit.{target.__name__}", lambda: _become(module, target)
+    if isinstance(module, tuple(getattr(nn, name) for name in DEFAULT_RULES)):
+        raise MismatchError("its class derives from torch.nn's and may compute something else")
+    if (
+        "norm" in kind.__name__.lower()
+        and not list(module.children())
+        and not kind.__module__.startswith("torch.")
+    ):
+        rms = as_rms_norm(module)
+        settings = {k: v for k, v in vars(rms).items() if not k.startswith("_") and k != "training"}
+        return "normkit.RMSNorm", lambda: _become(module, norms.RMSNorm, **settings)
+    return None
+
+
+def _become(module: nn.Module, target: type[nn.Module], **settings: object) -> None:
+    module.__class__ = target
+    for name, value in settings.items():
+        setattr(module, name, value)
+
+
+def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str, Rule]) -> Change | None:
+    rule = rules.get(type(module).__name__)
+    if rule is None:
+        return None
+    if isinstance(rule, type) and (
+        issubclass(rule, type(module)) or (issubclass(rule, _BatchNorm) and isinstance(module, _BatchNorm))
+    ):
+        return _label(rule), lambda: _become(module, rule)
+    new = _build(rule, module) if isinstance(rule, type) else rule(module)
+    if not isinstance(new, nn.Module):
+        raise NormkitError(
+            f"the rule for {type(module).__name__!r} returned {type(new).__name__} for {name!r}.",
+            expected="a torch.nn.Module",
+        )
+    if module is model:
+        raise NormkitError(
+            "the model is itself the norm to be replaced, and an object cannot replace itself.",
+            fix="call the rule: model = rule(model).",
+        )
+    _carry_over(module, new)
+    return _label(type(new)), lambda: _replace(model, module, new)
+
+
+def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
+    """Call the class with the arguments that ``module`` has as attributes; share tensors of equal shape."""
+    arguments = inspect.signature(target).parameters
+    known = {
+        n: getattr(module, n)
+        for n in arguments
+        if n not in ("bias", "device", "dtype") and hasattr(module, n)
+    }
+    missing = [n for n, p in arguments.items() if p.default is p.empty and n not in known]
+    if missing:
+        old = type(module).__name__
+        raise NormkitError(
+            f"{target.__name__} cannot be built from a {old}, which has no {', '.join(missing)}.",
+            fix=f"give a function: {{{old!r}: lambda old: normkit.{target.__name__}(...)}}.",
+        )
+    if "bias" in arguments and getattr(module, "bias", None) is None:
+        known["bias"] = False
+    new = target(**known)
+    for name, value in {**module._parameters, **module._buffers}.items():
+        mine = getattr(new, name, None)
+        if value is not None and mine is not None and mine.shape == value.shape:
+            setattr(new, name, value)
+    return new
+
+
+def _carry_over(old: nn.Module, new: nn.Module) -> None:
+    """Device, dtype, training flag, and the very dictionaries of hooks, so that their handles still work."""
+    tensor = next((t for t in (*old.parameters(), *old.buffers()) if t.is_floating_point()), None)
+    if tensor is not None:
+        new.to(device=tensor.device, dtype=tensor.dtype)
+    new.train(old.training)
+    new.__dict__.update({k: v for k, v in old.__dict__.items() if "hooks" in k})
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is old:
+                parent._modules[name] = new
+
+
+def _check_rules(model: nn.Module, rules: Mapping[str, Rule]) -> None:
+    present = sorted({type(m).__name__ for m in model.modules()})
+    for name in rules:
+        if name not in present:
+            close = difflib.get_close_matches(name, present, n=1)
+            raise NormkitError(
+                f"swap got a rule for {name!r}, and the model has no such module.",
+                expected=f"one of {', '.join(present)}",
+                fix=f"did you mean {close[0]!r}?" if close else None,
+            )
+
+
+def _label(kind: type) -> str:
+    return f"normkit.{kind.__name__}" if kind.__module__.startswith("normkit.") else kind.__name__

@@ -1,0 +1,224 @@
+"""Runs under torchrun with two gloo processes on the CPU: one function a claim, checked on every rank.
+
+Each is called by tests/distributed/test_two_processes.py with its name.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import normkit as nk
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64: only the order of summation differs
+
+
+def whole_batch(shape, sizes):
+    """The same data on every rank, and this rank's slice of it: rank 0 has sizes[0] rows, and so on."""
+    x = torch.randn(sum(sizes), *shape, dtype=torch.float64) * 3 + 100
+    weights = torch.randn_like(x)
+    start = sum(sizes[: dist.get_rank()])
+    return x, weights, slice(start, start + sizes[dist.get_rank()])
+
+
+def same_as_one_process(sync, single, x, weights, mine, mask=None):
+    """Outputs, input gradients, summed parameter gradients and running statistics."""
+    whole_x, part_x = x.clone().requires_grad_(), x[mine].clone().requires_grad_()
+    masks = {} if mask is None else {"mask": mask}
+    part_masks = {} if mask is None else {"mask": mask[mine]}
+    for _ in range(2):  # twice: running statistics move on
+        whole, part = single(whole_x, **masks), sync(part_x, **part_masks)
+    torch.testing.assert_close(part, whole[mine], **CLOSE)
+    whole_x.grad = part_x.grad = None
+    (whole * weights).sum().backward()
+    (part * weights[mine]).sum().backward()
+    torch.testing.assert_close(part_x.grad, whole_x.grad[mine], **CLOSE)
+    for ours, theirs in zip(sync.parameters(), single.parameters(), strict=True):
+        dist.all_reduce(ours.grad)
+        torch.testing.assert_close(ours.grad, theirs.grad, **CLOSE)
+    for ours, theirs in zip(sync.buffers(), single.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+def sync_batch_norm_equals_one_process():
+    for sizes in ((4, 4), (5, 2), (6, 1), (7, 0)):
+        for momentum in (0.1, None):
+            x, weights, mine = whole_batch((3, 4, 2), sizes)
+            settings = {"dtype": torch.float64, "momentum": momentum}
+            sync, single = nk.SyncBatchNorm(3, **settings), nk.BatchNorm2d(3, **settings)
+            same_as_one_process(sync, single, x, weights, mine)
+
+
+def sync_batch_norm_equals_torch_on_the_whole_batch():
+    x, weights, mine = whole_batch((3, 4, 2), (5, 2))
+    sync, single = nk.SyncBatchNorm(3, dtype=torch.float64), nn.BatchNorm2d(3, dtype=torch.float64)
+    same_as_one_process(sync, single, x, weights, mine)
+
+
+def sync_batch_norm_takes_a_mask_on_each_rank():
+    for sizes in ((4, 4), (5, 2)):
+        x, weights, mine = whole_batch((7, 3), sizes)
+        mask = torch.rand(x.shape[:2]) > 0.4
+        mask[mine] = mask[mine] & (dist.get_rank() >= 0)
+        dist.broadcast(mask, 0)
+        x[~mask] = float("nan")
+        settings = {"dtype": torch.float64, "axis": -1}
+        sync, single = nk.SyncBatchNorm(3, **settings), nk.BatchNorm1d(3, **settings)
+        same_as_one_process(sync, single, x, weights, mine, mask)
+
+
+def sync_batch_norm_takes_a_rank_of_padding_alone():
+    x, weights, mine = whole_batch((7, 3), (3, 2))
+    mask = torch.ones(x.shape[:2], dtype=torch.bool)
+    mask[3:] = False
+    settings = {"dtype": torch.float64, "axis": -1}
+    sync, single = nk.SyncBatchNorm(3, **settings), nk.BatchNorm1d(3, **settings)
+    same_as_one_process(sync, single, x, weights, mine, mask)
+
+
+def sync_batch_norm_is_twice_differentiable():
+    x, weights, mine = whole_batch((3,), (4, 3))
+    grads = []
+    for norm, rows in (
+        (nk.SyncBatchNorm(3, dtype=torch.float64), mine),
+        (nk.BatchNorm1d(3, dtype=torch.float64), slice(None)),
+    ):
+        part = x[rows].clone().requires_grad_()
+        (grad,) = torch.autograd.grad((norm(part) * weights[rows]).sum(), part, create_graph=True)
+        (grad * weights[rows].cos()).sum().backward()
+        grads.append(part.grad)
+    torch.testing.assert_close(grads[0], grads[1][mine], **CLOSE)
+
+
+def sync_batch_norm_compiles():
+    x, weights, mine = whole_batch((3, 5), (5, 2))
+    sync, single = nk.SyncBatchNorm(3, dtype=torch.float64), nk.BatchNorm1d(3, dtype=torch.float64)
+    same_as_one_process(torch.compile(sync, fullgraph=True), single, x, weights, mine)
+
+
+def sync_batch_norm_of_a_subgroup_ignores_the_others():
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    x, _, mine = whole_batch((3,), (4, 4))
+    own = nk.SyncBatchNorm(3, dtype=torch.float64, process_group=groups[dist.get_rank()])
+    torch.testing.assert_close(own(x[mine]), nk.BatchNorm1d(3, dtype=torch.float64)(x[mine]), **CLOSE)
+
+
+def network(kind=nk.BatchNorm1d):
+    torch.manual_seed(1)
+    parts = [nn.Linear(6, 6), kind(6), nn.Linear(6, 6), nk.LayerNorm(6), nn.Linear(6, 4), nk.RMSNorm(4)]
+    return nn.Sequential(*parts).double()
+
+
+def train(model, x, weights, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (model(x) * weights).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def halves(world=2):
+    torch.manual_seed(2)
+    x, weights = torch.randn(8, 6, dtype=torch.float64), torch.randn(8, 4, dtype=torch.float64)
+    mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    return x, weights, mine
+
+
+def ddp_trains_like_one_process():
+    x, weights, mine = halves()
+    single = network()
+    expected = train(single, x, weights)
+    model = nk.SyncBatchNorm.convert_sync_batchnorm(network())
+    losses = train(DistributedDataParallel(model), x[mine], weights[mine])
+    dist.all_reduce(losses)
+    torch.testing.assert_close(losses / 2, expected, **CLOSE)
+    for ours, theirs in zip(model.state_dict().values(), single.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+def fsdp2_trains_like_one_process():
+    x, weights, mine = halves()
+    expected = train(network(), x, weights)
+    model = nk.SyncBatchNorm.convert_sync_batchnorm(network())
+    for part in model:
+        fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    assert isinstance(model[1].weight, DTensor)
+    losses = train(model, x[mine], weights[mine])
+    dist.all_reduce(losses)
+    torch.testing.assert_close(losses / 2, expected, **CLOSE)
+
+
+def dtensor_shards_batch_and_sequence():
+    mesh = init_device_mesh("cpu", (2,))
+    layers = {
+        "LayerNorm": nk.LayerNorm(6),
+        "RMSNorm": nk.RMSNorm(6),
+        "zero-centred": nk.RMSNorm(6, zero_centered_weight=True),
+        "pattern": nk.Norm("b l [d]", d=6),
+        "ScaleNorm": nk.ScaleNorm(6),
+        "DyT": nk.DyT(6),
+    }
+    for layer in layers.values():
+        layer.double()
+        for parameter in layer.parameters():
+            torch.nn.init.uniform_(parameter)
+            dist.broadcast(parameter.detach(), 0)
+        for dim in (0, 1):
+            x = torch.randn(4, 6, 6, dtype=torch.float64)
+            dist.broadcast(x, 0)
+            whole = x.clone().requires_grad_()
+            expected = layer(whole)
+            expected.cos().sum().backward()
+            grads = {n: p.grad.clone() for n, p in layer.named_parameters()}
+            layer.zero_grad()
+            import copy
+
+            sharded = distribute_module(copy.deepcopy(layer), mesh)
+            part = distribute_tensor(x, mesh, [Shard(dim)]).requires_grad_()
+            y = sharded(part)
+            assert y.placements == (Shard(dim),), y.placements
+            torch.testing.assert_close(y.full_tensor(), expected, **CLOSE)
+            y.cos().sum().backward()
+            torch.testing.assert_close(part.grad.full_tensor(), whole.grad, **CLOSE)
+            for name, parameter in sharded.named_parameters():
+                torch.testing.assert_close(parameter.grad.full_tensor(), grads[name], **CLOSE)
+
+
+def sequence_parallel_style_takes_our_layers():
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Sequential(nk.LayerNorm(6), nk.RMSNorm(6)).double()
+    x = torch.randn(2, 8, 6, dtype=torch.float64)
+    dist.broadcast(x, 0)
+    expected = model(x)
+    parallelize_module(model, mesh, {"0": SequenceParallel(), "1": SequenceParallel()})
+    y = model(distribute_tensor(x, mesh, [Shard(1)]))
+    y = y.full_tensor() if isinstance(y, DTensor) else y
+    torch.testing.assert_close(y, expected, **CLOSE)
+
+
+def main():
+    dist.init_process_group("gloo")
+    assert dist.get_world_size() == 2
+    for name in sys.argv[1:]:
+        torch.manual_seed(0)
+        globals()[name]()
+        dist.barrier()
+        print(f"rank {dist.get_rank()}: {name} holds", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
