@@ -19,6 +19,7 @@ __all__ = [
     "mask_like",
     "normalized_axes",
     "one_of",
+    "positive_eps",
     "several_values",
 ]
 
@@ -46,6 +47,11 @@ def floating(who: str, x: object, *, complex_too: bool = False) -> None:
             expected="a floating-point dtype",
             fix="convert it first, for example with x.float().",
         )
+
+
+def positive_eps(layer: str, eps: float) -> None:
+    if eps <= 0:
+        raise NormkitError(f"{layer} got eps={eps}.", expected="a number above 0", fix="the usual one is 1e-5.")
 
 
 def axis_of(who: str, axis: int, ndim: int) -> int:

@@ -242,6 +242,9 @@ def batch_norm(
     :class:`normkit.SyncBatchNorm`.
     """
     checks.floating("batch_norm", input)
+    checks.positive_eps("BatchNorm", eps)
+    if tuple(input.shape) == (0,):  # no batch and no channels: torch hands it back, too
+        return input.clone()
     _check_running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")
     parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     axis = checks.channel_axis("BatchNorm", input, axis, parameters)

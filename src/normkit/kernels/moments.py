@@ -108,9 +108,10 @@ def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Te
 
 def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The largest magnitude of every group; 0 for a group of nothing, which has none."""
-    if x.numel() == 0:
-        return _sum(x, axes)
-    return x.abs().amax(list(axes), keepdim=True) if axes else x.abs()
+    magnitude = x.abs()
+    if not axes:
+        return magnitude
+    return magnitude.amax(list(axes), keepdim=True) if x.numel() else _sum(magnitude, axes)
 
 
 def _scale(peak: Tensor, dtype: torch.dtype) -> Tensor:
