@@ -55,12 +55,7 @@ class AdaNorm(nn.Module):
         self.cond_dim = cond_dim
         self.axis = axis
         self.activation = nn.SiLU() if activation is None else activation
-        self.modulation = nn.Linear(cond_dim, 2 * dim, device=device, dtype=dtype)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
+        self.modulation = ZeroLinear(cond_dim, 2 * dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, cond: Tensor, mask: Tensor | None = None) -> Tensor:
         checks.floating("AdaNorm", x)
@@ -94,6 +89,14 @@ class AdaNorm(nn.Module):
         return f"dim={self.dim}, cond_dim={self.cond_dim}" + (
             f", axis={self.axis}" if self.axis != -1 else ""
         )
+
+
+class ZeroLinear(nn.Linear):
+    """A linear map that starts at zero, also when a model made on the meta device is filled part by part."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
 
 
 def _spread(value: Tensor, ndim: int, axis: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from normkit import checks
-from normkit.kernels.moments import widen
+from normkit.kernels.moments import valid, widen
 
 __all__ = ["PowerNorm"]
 
@@ -93,8 +93,8 @@ class PowerNorm(nn.Module):
         state = {"running_square": self.running_square}
         axis = checks.channel_axis("PowerNorm", x, self.axis, state)
         mask = checks.mask_like("PowerNorm", mask, x, (axis,))
-        rows = widen(x).movedim(axis, x.ndim - 1)
         mask = None if mask is None else mask.expand(x.shape).movedim(axis, x.ndim - 1)
+        rows = valid(widen(x).movedim(axis, x.ndim - 1), mask)
         square = self.running_square.to(rows.dtype)
         if self.training:
             psi = _root(square, self.eps)
@@ -105,8 +105,7 @@ class PowerNorm(nn.Module):
         y = x_hat
         if self.weight is not None and self.bias is not None:
             y = x_hat * widen(self.weight) + widen(self.bias)
-        y = y if mask is None else torch.where(mask, y, 0)
-        return y.movedim(x.ndim - 1, axis).to(x.dtype)
+        return valid(y, mask).movedim(x.ndim - 1, axis).to(x.dtype)
 
     @torch.no_grad()
     def _follow(self, x: Tensor, mask: Tensor | None) -> None:
@@ -139,7 +138,7 @@ class _PowerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, psi: Tensor, nu: Tensor, alpha: float, mask: Tensor | None) -> Tensor:
-        x_hat = x / psi if mask is None else torch.where(mask, x, 0) / psi
+        x_hat = x / psi
         ctx.save_for_backward(x_hat, psi, mask)
         ctx.nu, ctx.alpha = nu, alpha
         return x_hat
@@ -149,7 +148,7 @@ class _PowerNorm(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x_hat, psi, mask = ctx.saved_tensors
         nu, keep = ctx.nu.to(g.dtype), 1 - ctx.alpha
-        g = g if mask is None else torch.where(mask, g, 0)
+        g = valid(g, mask)
         grad = (g - nu * x_hat) / psi
         power, seen = _mean(x_hat * x_hat, mask)
         slope, _ = _mean(g * x_hat, mask)
