@@ -1,0 +1,271 @@
+"""swap: our layers in a model that exists, with everything else as it was."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import normkit as nk
+
+transformers.logging.set_verbosity_error()
+
+
+class Network(nn.Module):
+    """Every norm of torch, one of them shared by two parents, and a hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.LayerNorm(6)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), self.shared) for _ in range(2))
+        self.rest = nn.Sequential(nn.RMSNorm(6), nn.BatchNorm1d(6), nn.GroupNorm(2, 6))
+        self.images = nn.Sequential(nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True), nn.BatchNorm2d(3))
+        self.images[2].eval()
+        self.rest[0].weight.requires_grad_(False)
+
+    def forward(self, x, images):
+        for block in self.blocks:
+            x = block(x)
+        return self.rest(x).sum() + (self.images(images) * torch.arange(5.0)).sum()
+
+
+def data():
+    torch.manual_seed(0)
+    return torch.randn(4, 6), torch.randn(2, 3, 5, 5)
+
+
+def test_every_torch_norm_becomes_ours_in_place_with_the_same_numbers():
+    torch.manual_seed(0)
+    model = Network()
+    before = copy.deepcopy(model)
+    modules, parameters = list(model.modules()), list(model.parameters())
+    optimizer = torch.optim.SGD([p for p in parameters if p.requires_grad], lr=0.1)
+    calls = []
+    handle = model.shared.register_forward_hook(lambda *_: calls.append(1))
+
+    report = nk.swap(model)
+
+    assert [type(m).__module__.split(".")[0] for m in model.modules() if "Norm" in type(m).__name__] == [
+        "normkit"
+    ] * 7
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True)), "the same objects"
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert model.blocks[0][1] is model.blocks[1][1] is model.shared
+    assert not model.images[2].training
+    assert not model.rest[0].weight.requires_grad
+    assert list(model.state_dict()) == list(before.state_dict())
+    loss, expected = model(*data()), before(*data())
+    torch.testing.assert_close(loss, expected)
+    assert len(calls) == 2
+    handle.remove()
+    loss.backward()
+    optimizer.step()
+    expected.backward()
+    torch.optim.SGD([p for p in before.parameters() if p.requires_grad], lr=0.1).step()
+    torch.testing.assert_close(model.state_dict(), before.state_dict(), rtol=1e-4, atol=1e-5)
+    assert len(report.replaced) == 7
+    assert not report.left
+    assert nk.swap(model).replaced == (), "a second time there is nothing to do"
+
+
+def test_the_report_is_a_table_that_folds_equal_layers():
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)) for _ in range(12)), nn.BatchNorm1d(2)
+    )
+    assert str(nk.swap(model)).splitlines() == [
+        "replaced 13 of 13 norms",
+        "    12 x *.*  LayerNorm -> normkit.LayerNorm",
+        "     1 x *    BatchNorm1d -> normkit.BatchNorm1d",
+    ]
+
+
+def test_a_model_that_is_a_norm_is_swapped_itself():
+    layer = nn.LayerNorm(4)
+    nk.swap(layer)
+    assert isinstance(layer, nk.LayerNorm)
+
+
+def test_a_derived_class_is_left_alone_and_reported():
+    class Special(nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    model = nn.Sequential(Special(4), nn.LayerNorm(4))
+    report = nk.swap(model)
+    assert type(model[0]) is Special
+    assert type(model[1]) is nk.LayerNorm
+    assert "derives from torch.nn" in str(report)
+    assert "replaced 1 of 2 norms" in str(report)
+
+
+def test_a_rule_with_a_function_replaces_the_named_class_alone():
+    model = Network()
+    calls = []
+    model.images[0].register_forward_hook(lambda *_: calls.append(1))
+    report = nk.swap(model.double(), {"BatchNorm2d": lambda old: nk.GroupNorm(3, old.num_features)})
+    assert [type(m) for m in model.images] == [nk.GroupNorm, nn.InstanceNorm2d, nk.GroupNorm]
+    assert type(model.rest[1]) is nn.BatchNorm1d
+    assert model.images[0].weight.dtype == torch.float64
+    assert not model.images[2].training
+    x, images = data()
+    model(x.double(), images.double())
+    assert calls == [1]
+    assert "BatchNorm2d -> normkit.GroupNorm" in str(report)
+
+
+def test_a_rule_with_a_class_takes_over_settings_and_parameters():
+    model = nn.Sequential(nn.LayerNorm(6, eps=1e-3), nn.BatchNorm1d(6, momentum=0.3))
+    weight = model[0].weight
+    nk.swap(model, {"LayerNorm": nk.RMSNorm, "BatchNorm1d": nk.SyncBatchNorm})
+    assert type(model[0]) is nk.RMSNorm
+    assert (model[0].normalized_shape, model[0].eps) == ((6,), 1e-3)
+    assert model[0].weight is weight
+    assert type(model[1]) is nk.SyncBatchNorm
+    assert model[1].momentum == 0.3
+    assert model(torch.randn(4, 6)).shape == (4, 6)
+
+
+def test_a_shared_module_is_replaced_once_and_stays_shared():
+    model = Network()
+    made = []
+    nk.swap(model, {"LayerNorm": lambda old: made.append(nk.RMSNorm(old.normalized_shape)) or made[-1]})
+    assert len(made) == 1
+    assert model.shared is model.blocks[0][1] is model.blocks[1][1] is made[0]
+
+
+def test_a_rule_of_none_leaves_a_class_alone():
+    model = Network()
+    assert nk.swap(model, {"BatchNorm2d": None}).replaced == ()
+    assert type(model.images[0]) is nn.BatchNorm2d
+
+
+def test_a_rule_that_fails_leaves_the_whole_model_as_it_was():
+    model = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(6))
+
+    def rule(old):
+        if old.normalized_shape == (6,):
+            raise KeyError("six")
+        return nk.RMSNorm(4)
+
+    with pytest.raises(KeyError, match="six"):
+        nk.swap(model, {"LayerNorm": rule})
+    assert [type(m) for m in model] == [nn.LayerNorm, nn.LayerNorm]
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"BatchNorm2D": None}, "did you mean 'BatchNorm2d'?"),
+        ({"BatchNorm2d": nk.GroupNorm}, "which has no num_groups, num_channels"),
+        ({"BatchNorm2d": lambda old: None}, "returned NoneType"),
+    ],
+)
+def test_a_wrong_rule_is_refused(rules, words):
+    with pytest.raises(nk.NormkitError) as error:
+        nk.swap(Network(), rules)
+    assert words in str(error.value)
+
+
+def test_a_wrong_model_is_refused():
+    with pytest.raises(nk.NormkitError, match=r"expected: a torch\.nn\.Module"):
+        nk.swap("model")
+    with pytest.raises(nk.NormkitError, match="cannot replace itself"):
+        nk.swap(nn.LayerNorm(4), {"LayerNorm": lambda old: nk.RMSNorm(4)})
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
+MODELS = {  # name -> (class, configuration, norms)
+    "Llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig(**GROUPED), 5),
+    "Mistral": (transformers.MistralForCausalLM, transformers.MistralConfig(**GROUPED), 5),
+    "Qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**GROUPED, head_dim=8), 9),
+    "Gemma2": (transformers.Gemma2ForCausalLM, transformers.Gemma2Config(**GROUPED, head_dim=8), 9),
+    "Olmo2": (transformers.Olmo2ForCausalLM, transformers.Olmo2Config(**GROUPED), 9),
+    "BERT": (transformers.BertModel, transformers.BertConfig(**SMALL), 5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_hugging_face_models_keep_their_numbers(name, dtype):
+    kind, config, norms = MODELS[name]
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # a gain of 1 would hide a wrong convention
+                parameter.add_(torch.rand_like(parameter))
+    model.to(dtype)
+    ids = torch.randint(3, 64, (2, 7))
+    expected = model(ids)[0]
+    report = nk.swap(model)
+    assert (len(report.replaced), len(report.left)) == (norms, 0)
+    assert all(s.new in ("normkit.RMSNorm", "normkit.LayerNorm") for s in report.replaced)
+    exact = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(model(ids)[0], expected, **exact)
+
+
+class Off(nn.Module):
+    """Looks like an RMSNorm, and differs in one thing."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.weight, self.eps, self.what = nn.Parameter(torch.ones(16)), 1e-6, what
+
+    def forward(self, x):
+        power = (
+            x.float().abs().mean(-1, keepdim=True) ** 2
+            if self.what == "L1"
+            else x.float().pow(2).mean(-1, keepdim=True)
+        )
+        root = power.sqrt() + self.eps if self.what == "eps outside" else (power + self.eps).sqrt()
+        y = (x.float() - x.float().mean(-1, keepdim=True) * (self.what == "centred")) / root
+        gain = self.weight * 0.5 if self.what == "half the gain" else self.weight
+        if self.what == "narrow statistics":
+            y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (gain * y).to(x.dtype)
+
+
+class OffRMSNorm(Off):
+    pass
+
+
+@pytest.mark.parametrize("what", ["L1", "eps outside", "centred", "half the gain", "narrow statistics"])
+def test_a_norm_that_computes_something_else_is_left_alone(what):
+    model = nn.Sequential(OffRMSNorm(what))
+    report = nk.swap(model)
+    assert type(model[0]) is OffRMSNorm
+    assert len(report.left) == 1
+
+
+def test_the_probe_accepts_the_same_class_when_nothing_is_off():
+    model = nn.Sequential(OffRMSNorm("nothing"))
+    report = nk.swap(model)
+    assert type(model[0]) is nk.RMSNorm, report
+    assert (model[0].eps, model[0].multiply) == (1e-6, "before_cast")
+
+
+def test_the_probe_neither_calls_nor_changes_the_module():
+    module = OffRMSNorm("nothing")
+    module.register_forward_hook(lambda *_: pytest.fail("the module was called"))
+    with torch.no_grad():
+        module.weight.fill_(5.0)
+    nk.swap(nn.Sequential(module))
+    assert module.weight.eq(5.0).all()
+
+
+def test_a_model_on_the_meta_device_can_be_swapped():
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(MODELS["Llama"][1])
+    assert len(nk.swap(model).replaced) == 5
+    assert all(p.is_meta for p in model.parameters())
