@@ -49,9 +49,11 @@ def floating(who: str, x: object, *, complex_too: bool = False) -> None:
         )
 
 
-def positive_eps(layer: str, eps: float) -> None:
-    if eps <= 0:
-        raise NormkitError(f"{layer} got eps={eps}.", expected="a number above 0", fix="the usual one is 1e-5.")
+def positive_eps(layer: str, eps: float, *, training: bool) -> None:
+    """A running variance is a number above 0 and needs no eps; that of a batch can be 0."""
+    if eps < 0 or (training and eps == 0):
+        least = "a number above 0 in training" if training else "a number of at least 0"
+        raise NormkitError(f"{layer} got eps={eps}.", expected=least, fix="the usual one is 1e-5.")
 
 
 def axis_of(who: str, axis: int, ndim: int) -> int:

@@ -242,7 +242,7 @@ def batch_norm(
     :class:`normkit.SyncBatchNorm`.
     """
     checks.floating("batch_norm", input)
-    checks.positive_eps("BatchNorm", eps)
+    checks.positive_eps("BatchNorm", eps, training=training)
     if tuple(input.shape) == (0,):  # no batch and no channels: torch hands it back, too
         return input.clone()
     _check_running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")

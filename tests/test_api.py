@@ -1,0 +1,116 @@
+"""The public surface, frozen: a change here is a change for users, and belongs into the CHANGELOG."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normkit as nk
+
+PACKAGE = Path(nk.__file__).parent
+
+NAMES = """
+    AdaNorm BatchNorm1d BatchNorm2d BatchNorm3d DyT GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d
+    LayerNorm Norm NormkitError PowerNorm RMSNorm ScaleNorm SyncBatchNorm __version__ describe functional
+    kernels swap
+""".split()
+
+BATCH = "num_features eps momentum affine track_running_stats device dtype *bias *axis"
+SIGNATURES = {  # names of the arguments; * marks those that are passed by name only
+    "AdaNorm": "norm dim cond_dim activation device dtype *axis",
+    "BatchNorm1d": BATCH,
+    "BatchNorm2d": BATCH,
+    "BatchNorm3d": BATCH,
+    "DyT": "normalized_shape alpha elementwise_affine bias device dtype *axis",
+    "GroupNorm": "num_groups num_channels eps affine device dtype *bias *axis",
+    "InstanceNorm1d": BATCH,
+    "InstanceNorm2d": BATCH,
+    "InstanceNorm3d": BATCH,
+    "LayerNorm": "normalized_shape eps elementwise_affine bias device dtype *axis",
+    "Norm": "pattern eps *center *affine *bias *device *dtype **sizes",
+    "PowerNorm": "num_features eps alpha_forward alpha_backward affine device dtype *axis",
+    "RMSNorm": "normalized_shape eps elementwise_affine device dtype *axis *zero_centered_weight *multiply",
+    "ScaleNorm": "dim eps device dtype",
+    "SyncBatchNorm": BATCH.replace("device", "process_group device"),
+    "describe": "pattern shape *center **sizes",
+    "swap": "model rules",
+    "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis",
+    "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply",
+    "functional.batch_norm": "input running_mean running_var weight bias training momentum eps *axis *mask *process_group",
+    "functional.group_norm": "input num_groups weight bias eps *axis *mask",
+    "functional.instance_norm": "input running_mean running_var weight bias use_input_stats momentum eps *axis *mask",
+    "functional.layer_norm": "input normalized_shape weight bias eps *axis",
+    "functional.normalize": "x pattern weight bias eps *center *affine *mask **sizes",
+    "functional.rms_norm": "input normalized_shape weight eps *axis *zero_centered_weight *multiply",
+}
+
+
+def signature(name):
+    target = nk
+    for part in name.split("."):
+        target = getattr(target, part)
+    marks = {inspect.Parameter.KEYWORD_ONLY: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return " ".join(marks.get(p.kind, "") + p.name for p in inspect.signature(target).parameters.values())
+
+
+def test_the_public_names_are_these():
+    assert sorted(nk.__all__) == sorted(NAMES)
+    functions = {n.removeprefix("functional.") for n in SIGNATURES if n.startswith("functional.")}
+    assert set(nk.functional.__all__) == functions
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_arguments_are_these(name):
+    assert signature(name) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("__version__",)])
+def test_every_public_name_says_what_it_is(name):
+    assert inspect.getdoc(getattr(nk, name))
+
+
+@pytest.mark.parametrize("name", [n for n in nk.norms.__all__])
+def test_every_layer_documents_formula_or_kin_shape_and_example(name):
+    text = inspect.getdoc(getattr(nk, name))
+    assert "Shape: " in text
+    assert "Example:" in text
+    assert "Reference:" in text or "All else as in" in text or name == "Norm"
+
+
+# What each part may import, besides itself: everything points down.
+LAYERS = ["swapping", "probe", "norms", "functional", "kernels", "pattern", "checks", "errors"]
+MAY_SKIP = {"_version", "__init__"}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("normkit"):
+            parts = node.module.split(".")[1:2]
+            yield from parts or [alias.name for alias in node.names]
+
+
+def test_imports_point_one_way():
+    seen = set()
+    for path in PACKAGE.rglob("*.py"):
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part in MAY_SKIP:
+            continue
+        seen.add(part)
+        for target in imports(path):
+            assert part == target or LAYERS.index(part) < LAYERS.index(target), (
+                f"{path.name} imports {target}"
+            )
+    assert seen == set(LAYERS), "a new part needs its place in LAYERS"
+
+
+def test_importing_loads_nothing_heavy():
+    code = "import sys, normkit; print(*(m for m in ('triton', 'transformers', 'onnxscript', 'plotly') if m in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+def test_the_package_is_typed():
+    assert (PACKAGE / "py.typed").exists()
