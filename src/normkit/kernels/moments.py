@@ -43,11 +43,9 @@ class Moments(NamedTuple):
         tiny = (self.scale < 1) * torch.finfo(self.var.dtype).tiny
         return self.centered * torch.rsqrt(self.var + (eps * self.scale * self.scale + tiny))
 
-    @property
     def batch_mean(self) -> Tensor:
         return torch.as_tensor(self.shift + self.mean / self.scale)
 
-    @property
     def unbiased_var(self) -> Tensor:
         return self.var / self.scale / self.scale * self.n / _at_least_1(self.n - 1)
 

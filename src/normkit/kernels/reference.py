@@ -123,8 +123,8 @@ def batch_norm(
     """The output uses the biased variance; the running variance is fed with the unbiased one."""
     if training:
         stats = moments(x, _all_but(axis, x.ndim), mask=mask, group=process_group)
-        _update(running_mean, stats.batch_mean, stats.n, momentum)
-        _update(running_var, stats.unbiased_var, stats.n, momentum)
+        _update(running_mean, stats.batch_mean(), stats.n, momentum)
+        _update(running_var, stats.unbiased_var(), stats.n, momentum)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
@@ -148,10 +148,10 @@ def instance_norm(
         stats = moments(x, _all_but(axis, x.ndim)[1:], mask=mask)
         # An instance of padding alone has no statistics to contribute.
         seen = stats.n > 0 if isinstance(stats.n, Tensor) else None
-        for running, value in ((running_mean, stats.batch_mean), (running_var, stats.unbiased_var)):
+        for running, value in ((running_mean, stats.batch_mean()), (running_var, stats.unbiased_var())):
             if running is not None:
                 average = moments(value, [0], mask=seen)
-                _update(running, average.batch_mean, average.n, momentum)
+                _update(running, average.batch_mean(), average.n, momentum)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
