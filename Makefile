@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: help demo test check format clean
 
@@ -31,9 +32,11 @@ clean: ## remove the environment and all caches
 # torch comes first and pinned: left to the resolver it brings gigabytes of CUDA packages.
 # The editable install builds in this environment for the same reason.
 $(READY): pyproject.toml
-	@echo "setting up $(VENV): a few minutes, once"
+	@echo "Setting up $(VENV), once; it takes a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools>=77"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[test,dev]"
+	@echo "  1/2 torch"
+	@$(PIP) torch==2.13.0
+	@echo "  2/2 normkit, and what its tests need"
+	@$(PIP) "setuptools>=77"
+	@$(PIP) --no-build-isolation --editable ".[test,dev]"
 	@touch $@

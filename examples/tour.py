@@ -48,9 +48,8 @@ def books() -> None:
     heading(f"The family: a stack of N={N} books, C={C} pages, H={H} lines, W={W} characters")
     letters = [c for c in TEXT.lower() if c.isalpha()][: N * C * H * W]
     x = torch.tensor([ord(c) - ord("a") + 1.0 for c in letters]).reshape(N, C, H, W)
-    print(
-        f"The characters are numbers, a = 1 to z = 26. The first is {letters[0]!r} = {x[0, 0, 0, 0]:.0f}; it becomes:\n"
-    )
+    first = f"{letters[0]!r} = {x[0, 0, 0, 0]:.0f}"
+    print(f"The characters are numbers, a = 1 to z = 26. The first is {first}; it becomes:\n")
     print(f"{'norm':18}  {'pattern':15}  {'what shares one mean':23}  {'means':>8}  {'first':>5}")
     for name, pattern, words, layer in FAMILY:
         sizes = {"g": 3} if "g" in pattern else {}

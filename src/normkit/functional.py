@@ -56,7 +56,7 @@ def normalize(
         affine: names of the axes that ``weight`` and ``bias`` have. If left out: the axes whose sizes are
             given, else those in brackets.
         mask: True where a value is real. Padding enters no statistic, gets no gradient, and comes out as 0.
-            It broadcasts against ``x``, or leaves out the axes of ``affine``.
+            It broadcasts against ``x``, or leaves out the axes of ``affine``; without any, the last ones.
         sizes: sizes of named axes, needed where an axis is split.
 
     Example:
@@ -69,8 +69,12 @@ def normalize(
     checks.floating(who, x, complex_too=not center)
     pattern.check_sizes(sizes)
     layout = pattern.layout(x.shape, sizes)
-    names = pattern.affine(affine, sizes) or pattern.shared_names
-    mask = checks.mask_like(who, mask, x, _whole_axes(layout, names) if mask is not None else ())
+    named = pattern.affine(affine, sizes)
+    names = named or pattern.shared_names
+    if mask is not None:
+        mask_ndim = mask.ndim if isinstance(mask, Tensor) else x.ndim
+        left_out = _whole_axes(layout, named) if named else range(mask_ndim, x.ndim)
+        mask = checks.mask_like(who, mask, x, left_out)
     y: Tensor = kernels.run(
         "normalize",
         layout.split(x),

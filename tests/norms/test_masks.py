@@ -131,6 +131,14 @@ def test_a_mask_broadcasts_or_leaves_out_the_channels():
     assert not layer(x, mask=each)[~each].any()
 
 
+def test_a_mask_for_a_norm_without_parameters_leaves_out_the_last_axes():
+    x, mask = torch.randn(2, 5, 3), random_mask((2, 5))
+    for pattern in ("[b l] d", "b [l] d", "b l [d]"):
+        short, full = (nk.Norm(pattern, affine=False)(x, mask=m) for m in (mask, mask[:, :, None]))
+        assert torch.equal(short, full)
+        assert torch.equal(short, nk.functional.normalize(x, pattern, mask=mask))
+
+
 def test_a_batch_of_padding_alone_leaves_running_statistics_alone():
     for layer in (
         nk.BatchNorm1d(3, axis=-1),
