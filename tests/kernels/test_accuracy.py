@@ -140,8 +140,25 @@ def test_narrow_dtypes_are_within_a_tenth_of_the_rounding_floor(name, dtype):
     truth = run(functions[name](F), x.double(), *parameters, weights=weights)
     got = run(functions[name](ours), x, *parameters, weights=weights)
     for value, true_value in zip(got, truth, strict=True):
-        floor = (true_value.to(dtype).double() - true_value).abs().max()
-        assert (value.double() - true_value).abs().max() <= 1.1 * floor
+        assert error_over_floor(value, true_value) <= 1.1
+
+
+def error_over_floor(value, true_value):
+    floor = (true_value.to(value.dtype).double() - true_value).abs().max()
+    return (value.double() - true_value).abs().max() / floor
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("zero_centered_weight", [False, True])
+def test_the_weight_gradient_of_llamas_rms_norm_is_at_the_rounding_floor(zero_centered_weight, dtype):
+    """Of the function that it is: the normalised numbers are rounded before they meet the weight."""
+    torch.manual_seed(0)
+    x, grad = torch.randn(2, 512, 64).to(dtype)
+    weight = torch.rand(64).to(dtype).requires_grad_()
+    options = {"zero_centered_weight": zero_centered_weight, "multiply": "after_cast"}
+    ours.rms_norm(x, (64,), weight, 1e-6, **options).backward(grad)
+    rounded = F.rms_norm(x.double(), (64,), None, 1e-6).to(dtype).double()
+    assert error_over_floor(weight.grad, (grad.double() * rounded).sum(0)) <= 1.1
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ def rms_norm(
     x_hat = moments(x, axes, center=False).x_hat(eps)
     weight = _along(axes, x.ndim, weight)
     if weight is not None and multiply == "after_cast":
-        return x_hat.to(x.dtype) * (1 + weight if zero_centered_weight else weight)
+        gain = 1 + weight if zero_centered_weight else weight
+        y = widen(x_hat.to(x.dtype)) * widen(gain)  # one rounding, as in a product of narrow numbers
+        return y.to(torch.promote_types(x.dtype, gain.dtype))
     if weight is not None and zero_centered_weight:
         weight = 1 + weight.to(x_hat.dtype)
     return _affine(x_hat, weight).to(x.dtype)
