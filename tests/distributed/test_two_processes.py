@@ -19,6 +19,7 @@ CLAIMS = [
     "ddp_trains_like_one_process",
     "fsdp2_trains_like_one_process",
     "dtensor_shards_batch_and_sequence",
+    "dtensor_shards_the_batch_of_images",
     "sequence_parallel_style_takes_our_layers",
     "sync_batch_norm_compiles",
 ]

@@ -160,36 +160,44 @@ def fsdp2_trains_like_one_process():
     torch.testing.assert_close(losses / 2, expected, **CLOSE)
 
 
-def dtensor_shards_batch_and_sequence():
+def same_when_sharded(layer, shape, dim):
+    """Output, gradients and buffers of a layer on a DTensor, against the layer on the whole tensor."""
+    layer = layer.double()
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter)
+    x, weights = torch.randn(2, *shape, dtype=torch.float64)
     mesh = init_device_mesh("cpu", (2,))
-    layers = {
-        "LayerNorm": nk.LayerNorm(6),
-        "RMSNorm": nk.RMSNorm(6),
-        "zero-centred": nk.RMSNorm(6, zero_centered_weight=True),
-        "pattern": nk.Norm("b l [d]", d=6),
-        "ScaleNorm": nk.ScaleNorm(6),
-        "DyT": nk.DyT(6),
-    }
-    for layer in layers.values():
-        layer.double()
-        for parameter in layer.parameters():
-            torch.nn.init.uniform_(parameter)
+    sharded = distribute_module(copy.deepcopy(layer), mesh)
+    whole, part = x.clone().requires_grad_(), distribute_tensor(x, mesh, [Shard(dim)]).requires_grad_()
+    expected, y = layer(whole), sharded(part)
+    assert y.placements == (Shard(dim),), y.placements
+    torch.testing.assert_close(y.full_tensor(), expected, **CLOSE)
+    (expected * weights).sum().backward()
+    (y * distribute_tensor(weights, mesh, [Shard(dim)])).sum().backward()
+    torch.testing.assert_close(part.grad.full_tensor(), whole.grad, **CLOSE)
+    for ours, theirs in zip(sharded.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad, **CLOSE)
+    for ours, theirs in zip(sharded.buffers(), layer.buffers(), strict=True):
+        torch.testing.assert_close(ours.full_tensor(), theirs, **CLOSE)
+
+
+def dtensor_shards_batch_and_sequence():
+    layers = [
+        *(nk.LayerNorm(6), nk.RMSNorm(6), nk.RMSNorm(6, zero_centered_weight=True), nk.Norm("b l [d]", d=6)),
+        *(nk.ScaleNorm(6), nk.DyT(6), nk.BatchNorm1d(6, axis=-1), nk.GroupNorm(3, 6, axis=-1)),
+    ]
+    for layer in layers:
         for dim in (0, 1):
-            x = torch.randn(4, 6, 6, dtype=torch.float64)
-            whole = x.clone().requires_grad_()
-            expected = layer(whole)
-            expected.cos().sum().backward()
-            grads = {n: p.grad.clone() for n, p in layer.named_parameters()}
-            layer.zero_grad()
-            sharded = distribute_module(copy.deepcopy(layer), mesh)
-            part = distribute_tensor(x, mesh, [Shard(dim)]).requires_grad_()
-            y = sharded(part)
-            assert y.placements == (Shard(dim),), y.placements
-            torch.testing.assert_close(y.full_tensor(), expected, **CLOSE)
-            y.cos().sum().backward()
-            torch.testing.assert_close(part.grad.full_tensor(), whole.grad, **CLOSE)
-            for name, parameter in sharded.named_parameters():
-                torch.testing.assert_close(parameter.grad.full_tensor(), grads[name], **CLOSE)
+            same_when_sharded(copy.deepcopy(layer), (4, 8, 6), dim)
+
+
+def dtensor_shards_the_batch_of_images():
+    layers = [
+        *(nk.GroupNorm(3, 6), nk.InstanceNorm2d(6, affine=True), nk.BatchNorm2d(6), nk.BatchNorm2d(6).eval()),
+        *(nk.LayerNorm(6, axis=1), nk.Norm("n (g [c]) [h w]", g=3, c=2)),
+    ]
+    for layer in layers:
+        same_when_sharded(layer, (4, 6, 5, 2), 0)
 
 
 def sequence_parallel_style_takes_our_layers():
