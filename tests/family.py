@@ -93,6 +93,7 @@ FAMILY = [
     Case("Norm-one-factor", lambda: nk.Norm("n (g [c]) h w", g=3, c=2, affine="c"), IMAGES, (3, 2, 3)),
     Case("Norm-plain", lambda: nk.Norm("n [c h] w", affine=False), IMAGES, (3, 6, 2, 3)),
     Case("ScaleNorm", lambda: nk.ScaleNorm(6), TOKENS),
+    Case("ScaleNorm-channels", lambda: nk.ScaleNorm(6, axis=1), IMAGES),
     Case("DyT", lambda: nk.DyT(6), TOKENS),
     Case("DyT-channels", lambda: nk.DyT(6, axis=1), IMAGES),
     Case(

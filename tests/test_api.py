@@ -34,7 +34,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "Norm": "pattern eps *center *affine *bias *device *dtype **sizes",
     "PowerNorm": "num_features eps alpha_forward alpha_backward affine device dtype *axis",
     "RMSNorm": "normalized_shape eps elementwise_affine device dtype *axis *zero_centered_weight *multiply",
-    "ScaleNorm": "dim eps device dtype",
+    "ScaleNorm": "dim eps device dtype *axis",
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "describe": "pattern shape *center **sizes",
     "swap": "model rules",

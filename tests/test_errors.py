@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import normkit as nk
 from normkit import functional as ours
+from normkit.errors import refusal
 
 x23, x234, x2345 = torch.randn(2, 3), torch.randn(2, 3, 4), torch.randn(2, 3, 4, 5)
 running = torch.zeros(3), torch.ones(3)
@@ -82,6 +83,14 @@ LAYERS = [
     (lambda: nk.PowerNorm(8)(x23), "a running_square of shape (8,)"),
     (lambda: nk.AdaNorm(nk.LayerNorm(3), 3, 2)(x234, torch.randn(2, 2)), "3 at axis 2"),
     (lambda: nk.AdaNorm(nk.LayerNorm(4), 4, 2)(x234, torch.randn(3, 2)), "(2, 2) or (2, 3, 2)"),
+    (lambda: nk.AdaNorm(nk.LayerNorm(4), 4, 2)(x234, None), "AdaNorm's condition got NoneType"),
+    (lambda: nk.AdaNorm(nk.LayerNorm(4), 4, 2)(x234, torch.tensor(1.0)), "a condition of shape ()"),
+    (lambda: nk.AdaNorm("LayerNorm", 4, 2), "a layer, such as"),
+    (lambda: nk.BatchNorm1d(3)(x23.numpy()), "BatchNorm1d got ndarray"),
+    (lambda: nk.InstanceNorm1d(3)(None), "InstanceNorm1d got NoneType"),
+    (lambda: nk.InstanceNorm1d(3)(x234[0], mask=[True]), "a mask of list"),
+    (lambda: nk.LayerNorm(3, axis=1.0)(x23), "a whole number"),
+    (lambda: ours.layer_norm(x23, (3,), [1.0] * 3), "a weight of list"),
     (lambda: ours.add_layer_norm(x23, x234, (3,)), "the same shape"),
     (lambda: ours.add_rms_norm(x23, x23.long(), (3,)), "floating-point"),
     (lambda: ours.rms_norm(x23, (3,), multiply="never"), "one of 'before_cast', 'after_cast'"),
@@ -98,10 +107,16 @@ def test_mistakes_with_layers_say_what_to_do(call, words):
 
 
 def test_a_mistake_can_be_caught_as_torchs_and_crosses_processes():
-    error = nk.NormkitError("got", expected="this", fix="that")
+    error = refusal("got", expected="this", fix="that")
     assert isinstance(error, ValueError)
     assert isinstance(error, RuntimeError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "got\n  expected: this\n  fix: that"
+
+
+def test_the_message_survives_torch_compile():
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"RMSNorm\(8\) got an input of shape \(2, 7\)"):
+        torch.compile(nk.RMSNorm(8), fullgraph=True, backend="eager")(torch.randn(2, 7))
 
 
 def test_instance_norm_warns_where_the_number_of_channels_does_not_matter():

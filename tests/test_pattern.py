@@ -132,6 +132,8 @@ def test_describe_counts_means_and_values():
     assert "1 mean, each over 6 values" in nk.describe("[a b]", (2, 3))
     assert "root mean square" in nk.Norm("b [d]", d=4, center=False).describe((2, 4))
     assert "...0, ...1 and d" in nk.describe("[... d]", (2, 3, 4))
+    assert "no two numbers share a mean" in nk.describe("[...] d", (5,))
+    assert "2 means (2 x), each over 3 values (3 shape)" in nk.describe("x [shape]", (2, 3), x=2, shape=3)
 
 
 MISTAKES = [  # pattern, column of the caret, words
@@ -150,6 +152,7 @@ MISTAKES = [  # pattern, column of the caret, words
     ("n []", 2, "empty brackets"),
     ("n () [c]", 2, "empty parentheses"),
     ("n (... [c])", 3, "an ellipsis inside parentheses"),
+    ("n [eps]", 3, "the name of an argument"),
 ]
 
 
@@ -200,10 +203,14 @@ def test_the_caret_points_at_the_axis_that_does_not_fit():
         (lambda: nk.Norm("b l [d]"), "pass d=..., or affine=False"),
         (lambda: nk.Norm("b l [d]", d=4, affine="l"), "pass l=..."),
         (lambda: nk.Norm("b l [d]", d=4, affine="e"), "one of 'b', 'l', 'd'"),
-        (lambda: nk.Norm("n (g [c])", g=4), "pass g=..., c=..."),
-        (lambda: nk.Norm("n [eps]", affine=False), "an argument of Norm"),
+        (lambda: nk.Norm("n (g [c]) [h w]", g=4), "pass c=..., or affine=False"),
         (lambda: nk.Norm(5), "a pattern is a string"),
         (lambda: normalize(torch.randn(2, 3), "[n] c", torch.ones(3)), 'affine="c"'),
+        (lambda: normalize(torch.randn(2, 8, 3), "n (g [c]) [l]", torch.ones(8), g=2), 'affine="g c"'),
+        (lambda: normalize(torch.randn(2, 3), "n [c]", [1.0] * 3), "a weight of list"),
+        (lambda: nk.describe("b [d]", 5), "a shape, such as"),
+        (lambda: nk.describe("b [d]", (2, -1)), "a shape, such as"),
+        (lambda: nk.describe(5, (2, 3)), "a pattern is a string"),
     ],
 )
 def test_a_norm_that_cannot_be_built_says_what_to_pass(build, words):

@@ -134,10 +134,41 @@ def test_a_shared_module_is_replaced_once_and_stays_shared():
     assert model.shared is model.blocks[0][1] is model.blocks[1][1] is made[0]
 
 
-def test_a_rule_of_none_leaves_a_class_alone():
-    model = Network()
-    assert nk.swap(model, {"BatchNorm2d": None}).replaced == ()
-    assert type(model.images[0]) is nn.BatchNorm2d
+def test_a_rule_may_wrap_the_old_module():
+    model = nn.Sequential(nn.LayerNorm(4))
+    calls = []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    nk.swap(model, {nn.LayerNorm: lambda old: nn.Sequential(old, nn.ReLU())})
+    assert (model(torch.randn(3, 4)) >= 0).all()
+    assert calls == [1]
+
+
+def test_a_class_that_is_not_ours_is_built_and_not_assumed():
+    class Gated(nn.LayerNorm):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.gate = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return super().forward(x) * self.gate
+
+    model = nn.Sequential(nn.LayerNorm(4))
+    weight = model[0].weight
+    nk.swap(model, {"LayerNorm": Gated})
+    assert not model(torch.randn(3, 4)).any()
+    assert model[0].weight is weight
+
+
+def test_a_module_whose_forward_was_replaced_is_left_alone():
+    model = nn.Sequential(nn.LayerNorm(4))
+    model[0].forward = lambda x: x
+    report = nk.swap(model)
+    assert type(model[0]) is nn.LayerNorm
+    assert "forward was replaced" in str(report)
+
+
+def test_a_lazy_norm_is_reported():
+    assert "LazyBatchNorm1d left as it is" in str(nk.swap(nn.Sequential(nn.LazyBatchNorm1d())))
 
 
 def test_a_rule_that_fails_leaves_the_whole_model_as_it_was():
@@ -156,7 +187,11 @@ def test_a_rule_that_fails_leaves_the_whole_model_as_it_was():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"BatchNorm2D": None}, "did you mean 'BatchNorm2d'?"),
+        ({"BatchNorm2D": nk.GroupNorm}, "did you mean 'BatchNorm2d'?"),
+        ({"BatchNorm2d": None}, "a class, or a function"),
+        ({"BatchNorm2d": "GroupNorm"}, "a class, or a function"),
+        ({"BatchNorm2d": nk.GroupNorm(1, 3)}, "lambda old: ..."),
+        (["BatchNorm2d"], "a dict"),
         ({"BatchNorm2d": nk.GroupNorm}, "which has no num_groups, num_channels"),
         ({"BatchNorm2d": lambda old: None}, "returned NoneType"),
     ],
@@ -233,6 +268,10 @@ class Off(nn.Module):
         gain = self.weight * 0.5 if self.what == "half the gain" else self.weight
         if self.what == "narrow statistics":
             y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.what == "dropout in training":
+            y = nn.functional.dropout(y, training=self.training)
+        if self.what == "channels first" and x.ndim > 2:
+            y = x.float() * torch.rsqrt(x.float().pow(2).mean(1, keepdim=True) + self.eps)
         return (gain * y).to(x.dtype)
 
 
@@ -240,9 +279,36 @@ class OffRMSNorm(Off):
     pass
 
 
-@pytest.mark.parametrize("what", ["L1", "eps outside", "centred", "half the gain", "narrow statistics"])
+OFF = ["L1", "eps outside", "centred", "half the gain", "narrow statistics", "dropout in training"]
+OFF += ["channels first"]
+
+
+def test_a_weight_of_another_name_is_left_alone():
+    class ScaleRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.eps = nn.Parameter(torch.ones(8)), 1e-6
+
+        def forward(self, x):
+            return nk.functional.rms_norm(x, (8,), self.scale, self.eps)
+
+    model = nn.Sequential(ScaleRMSNorm())
+    assert "one vector called weight" in str(nk.swap(model))
+    model(torch.randn(2, 8))
+
+
+def test_the_probe_does_not_depend_on_the_defaults_of_the_process():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            assert len(nk.swap(nn.Sequential(OffRMSNorm("nothing"))).replaced) == 1
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("what", OFF)
 def test_a_norm_that_computes_something_else_is_left_alone(what):
-    model = nn.Sequential(OffRMSNorm(what))
+    model = nn.Sequential(OffRMSNorm(what)).eval()
     report = nk.swap(model)
     assert type(model[0]) is OffRMSNorm
     assert len(report.left) == 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from normkit.errors import NormkitError
+from normkit.errors import refusal
 
 __all__ = [
     "axis_of",
@@ -21,6 +21,7 @@ __all__ = [
     "one_of",
     "positive_eps",
     "several_values",
+    "tensor",
 ]
 
 
@@ -29,7 +30,7 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
     names = list(allowed)
     if value not in names:
         close = difflib.get_close_matches(str(value), names, n=1)
-        raise NormkitError(
+        raise refusal(
             f"{what} got {value!r}.",
             expected=f"one of {', '.join(map(repr, names))}",
             fix=f"did you mean {close[0]!r}?" if close else None,
@@ -38,11 +39,9 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
 
 def floating(who: str, x: object, *, complex_too: bool = False) -> None:
     if not isinstance(x, Tensor):
-        raise NormkitError(
-            f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.as_tensor(...)"
-        )
+        raise refusal(f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.astensor(...)")
     if not (x.is_floating_point() or (complex_too and x.is_complex())):
-        raise NormkitError(
+        raise refusal(
             f"{who} got an input of dtype {x.dtype}.",
             expected="a floating-point dtype",
             fix="convert it first, for example with x.float().",
@@ -53,13 +52,15 @@ def positive_eps(layer: str, eps: float, *, training: bool) -> None:
     """A running variance is a number above 0 and needs no eps; that of a batch can be 0."""
     if eps < 0 or (training and eps == 0):
         least = "a number above 0 in training" if training else "a number of at least 0"
-        raise NormkitError(f"{layer} got eps={eps}.", expected=least, fix="the usual one is 1e-5.")
+        raise refusal(f"{layer} got eps={eps}.", expected=least, fix="the usual one is 1e-5.")
 
 
 def axis_of(who: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
+    if not isinstance(axis, int):
+        raise refusal(f"{who} got axis={axis!r}.", expected="a whole number")
     if not -ndim <= axis < ndim:
-        raise NormkitError(
+        raise refusal(
             f"{who} got axis={axis} for an input with {ndim} axes.", expected=f"{-ndim} to {ndim - 1}"
         )
     return axis % ndim
@@ -70,13 +71,11 @@ def normalized_axes(
 ) -> tuple[int, ...]:
     """The axes that have ``shape`` and end at ``axis``; ``parameters`` must have that shape too."""
     if isinstance(shape, int):
-        raise NormkitError(
-            f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},)."
-        )
+        raise refusal(f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},).")
     shape = tuple(shape)
     who = f"{layer}({shape[0] if len(shape) == 1 else shape})"
     if not shape:
-        raise NormkitError(
+        raise refusal(
             f"{layer} got an empty normalized_shape.",
             expected="at least one size",
             fix="name the sizes of the axes that share one mean, for example (768,).",
@@ -90,15 +89,16 @@ def normalized_axes(
             f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
         )
         tail = ", ".join(map(str, shape)) if last == x.ndim - 1 else None
-        raise NormkitError(
+        raise refusal(
             f"{who} got an input of shape {tuple(x.shape)}.",
             expected=one + (f", i.e. (..., {tail})" if tail else ""),
             fix=(f"build it with {layer}({got[0] if len(got) == 1 else got}), or " if first >= 0 else "")
             + "point axis= at the dimension that has that size.",
         )
     for name, parameter in parameters.items():
+        tensor(who, name, parameter)
         if parameter is not None and tuple(parameter.shape) != shape:
-            raise NormkitError(
+            raise refusal(
                 f"{who} got a {name} of shape {tuple(parameter.shape)}.",
                 expected=f"the normalised shape, {shape}",
             )
@@ -108,19 +108,20 @@ def normalized_axes(
 def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tensor | None]) -> int:
     """The axis of the channels; every one of ``parameters`` must have one number a channel."""
     if x.ndim < 2:
-        raise NormkitError(
+        raise refusal(
             f"{layer} got an input of shape {tuple(x.shape)}.",
             expected="at least two axes, batch and channels",
             fix="add a batch axis with x.unsqueeze(0).",
         )
     axis = axis_of(layer, axis, x.ndim)
     if axis == 0:
-        raise NormkitError(
+        raise refusal(
             f"{layer} got axis=0, which is the batch.", expected="the axis of the channels, 1 or later"
         )
     for name, parameter in parameters.items():
+        tensor(layer, name, parameter)
         if parameter is not None and tuple(parameter.shape) != (x.shape[axis],):
-            raise NormkitError(
+            raise refusal(
                 f"{layer} got an input of shape {tuple(x.shape)} "
                 f"and a {name} of shape {tuple(parameter.shape)}.",
                 expected=f"axis {axis} of the input (size {x.shape[axis]}) to be the channels",
@@ -133,7 +134,7 @@ def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tens
 def several_values(layer: str, x: Tensor, axes: Iterable[int], *, of: str) -> None:
     """One value has no spread: refuse a statistic over a single number."""
     if math.prod([x.shape[a] for a in axes]) == 1:
-        raise NormkitError(
+        raise refusal(
             f"{layer} got an input of shape {tuple(x.shape)}, with a single value {of}.",
             expected=f"more than 1 value {of} when statistics are taken from the input",
             fix="use more data a call, or call eval() where running statistics should be used.",
@@ -144,11 +145,12 @@ def mask_like(who: str, mask: Tensor | None, x: Tensor, without: Sequence[int]) 
     """A mask that broadcasts against ``x``. It may leave out the axes ``without``, where it does not vary."""
     if mask is None:
         return None
+    got = tuple(mask.shape) if isinstance(mask, Tensor) else None
     short = tuple(size for i, size in enumerate(x.shape) if i not in without)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise NormkitError(
-            f"{who} got a mask of {got}.",
+        kind = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise refusal(
+            f"{who} got a mask of {kind}.",
             expected="a tensor of dtype torch.bool, True where a value is real and False where it is padding",
             fix="convert it with mask.bool(), or invert a padding mask with ~mask.",
         )
@@ -158,8 +160,16 @@ def mask_like(who: str, mask: Tensor | None, x: Tensor, without: Sequence[int]) 
     fits = mask.ndim == x.ndim and all(m in (1, s) for m, s in zip(mask.shape, x.shape, strict=True))
     if not fits:
         either = f"{short}, or " if without else ""
-        raise NormkitError(
-            f"{who} got a mask of shape {tuple(mask.shape)} for an input of shape {tuple(x.shape)}.",
+        raise refusal(
+            f"{who} got a mask of shape {got} for an input of shape {tuple(x.shape)}.",
             expected=f"shape {either}one that broadcasts against the input",
         )
     return mask
+
+
+def tensor(who: str, name: str, parameter: object) -> None:
+    """A parameter is a tensor, or left out."""
+    if parameter is not None and not isinstance(parameter, Tensor):
+        raise refusal(
+            f"{who} got a {name} of {type(parameter).__name__}.", expected="a torch.Tensor, or None"
+        )

@@ -1,6 +1,6 @@
 """The one error that normkit raises for a caller's mistake: got, expected, fix."""
 
-__all__ = ["NormkitError"]
+__all__ = ["NormkitError", "refusal"]
 
 
 class NormkitError(ValueError, RuntimeError):
@@ -10,17 +10,12 @@ class NormkitError(ValueError, RuntimeError):
     the other for the same mistakes: code that catches torch's error catches ours too.
     """
 
-    def __init__(self, got: str, *, expected: str | None = None, fix: str | None = None) -> None:
-        lines = [got]
-        if expected is not None:
-            lines.append(f"  expected: {expected}")
-        if fix is not None:
-            lines.append(f"  fix: {fix}")
-        super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.args[0],))
-
-
-def _rebuild(message: str) -> NormkitError:
-    return NormkitError(message)
+def refusal(got: str, *, expected: str | None = None, fix: str | None = None) -> NormkitError:
+    """The error with its three lines. A function, because torch.compile cannot trace an __init__ of ours."""
+    lines = [got]
+    if expected is not None:
+        lines.append(f"  expected: {expected}")
+    if fix is not None:
+        lines.append(f"  fix: {fix}")
+    return NormkitError("\n".join(lines))

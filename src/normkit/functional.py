@@ -1,7 +1,9 @@
 """Every norm as a function: torch's names and arguments, plus what torch does not have.
 
 The arguments after ``*`` are ours. Everywhere: statistics are taken in float32 or wider, parameters may
-have another dtype than the input, and the output has the input's dtype.
+have another dtype than the input, and the output has the input's dtype (``rms_norm`` with
+``multiply="after_cast"``: that of input and weight). Like torch's, an output is contiguous, or channels_last
+where the input is.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normkit import checks, kernels
-from normkit.errors import NormkitError
+from normkit.errors import refusal
 from normkit.pattern import Layout, Pattern
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ MULTIPLY = ("before_cast", "after_cast")
 
 def normalize(
     x: Tensor,
+    /,
     pattern: str | Pattern,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -56,7 +59,7 @@ def normalize(
         affine: names of the axes that ``weight`` and ``bias`` have. If left out: the axes whose sizes are
             given, else those in brackets.
         mask: True where a value is real. Padding enters no statistic, gets no gradient, and comes out as 0.
-            It broadcasts against ``x``, or leaves out the axes of ``affine``; without any, the last ones.
+            It broadcasts against ``x``, or leaves out the axes of ``affine`` if those are named or sized.
         sizes: sizes of named axes, needed where an axis is split.
 
     Example:
@@ -64,17 +67,14 @@ def normalize(
         >>> normalize(x, "b [d]")[0, :3]
         tensor([ 1.7320,  1.7320, -0.5773])
     """
-    pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
+    pattern = pattern if isinstance(pattern, Pattern) else Pattern.parse(pattern)
     who = f"normalize({pattern.text!r})"
     checks.floating(who, x, complex_too=not center)
     pattern.check_sizes(sizes)
     layout = pattern.layout(x.shape, sizes)
     named = pattern.affine(affine, sizes)
     names = named or pattern.shared_names
-    if mask is not None:
-        mask_ndim = mask.ndim if isinstance(mask, Tensor) else x.ndim
-        left_out = _whole_axes(layout, named) if named else range(mask_ndim, x.ndim)
-        mask = checks.mask_like(who, mask, x, left_out)
+    mask = checks.mask_like(who, mask, x, _whole_axes(layout, named))
     y: Tensor = kernels.run(
         "normalize",
         layout.split(x),
@@ -85,7 +85,7 @@ def normalize(
         center=center,
         mask=None if mask is None else layout.split(mask.expand(x.shape)),
     )
-    return y.reshape(x.shape)
+    return _laid_out(y.reshape(x.shape), x)
 
 
 def layer_norm(
@@ -102,7 +102,7 @@ def layer_norm(
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", input, normalized_shape, axis, parameters)
     y: Tensor = kernels.run("layer_norm", input, axes=axes, weight=weight, bias=bias, eps=eps)
-    return y
+    return _laid_out(y, input, channels=axis != -1)
 
 
 def rms_norm(
@@ -124,11 +124,11 @@ def rms_norm(
         input,
         axes=axes,
         weight=weight,
-        eps=torch.finfo(input.dtype).eps if eps is None else eps,
+        eps=_rms_eps(eps, input),
         zero_centered_weight=zero_centered_weight,
         multiply=multiply,
     )
-    return y
+    return _laid_out(y, input)
 
 
 def add_layer_norm(
@@ -144,7 +144,7 @@ def add_layer_norm(
     """Add, then normalise: returns ``(layer_norm(x + residual), x + residual)``.
 
     The sum has the wider dtype of the two, so a float32 residual stream stays one; the normalised output
-    has the dtype of ``x``.
+    is rounded to the dtype of ``x``.
 
     Example:
         >>> y, stream = add_layer_norm(torch.ones(2, 4), torch.zeros(2, 4), (4,))
@@ -173,7 +173,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Add, then normalise: returns ``(rms_norm(x + residual), x + residual)``.
 
-    Dtypes as in :func:`add_layer_norm`; the other arguments as in :func:`rms_norm`.
+    Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
+    in :func:`rms_norm`.
     """
     _check_sum("add_rms_norm", x, residual)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
@@ -184,7 +185,7 @@ def add_rms_norm(
         residual=residual,
         axes=axes,
         weight=weight,
-        eps=torch.finfo(torch.promote_types(x.dtype, residual.dtype)).eps if eps is None else eps,
+        eps=_rms_eps(eps, x, residual),
         zero_centered_weight=zero_centered_weight,
         multiply=multiply,
     )
@@ -206,7 +207,7 @@ def group_norm(
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
     channels = input.shape[axis]
     if num_groups < 1 or channels % num_groups != 0:
-        raise NormkitError(
+        raise refusal(
             f"GroupNorm got an input of shape {tuple(input.shape)} and num_groups={num_groups}.",
             expected=f"num_groups to divide the {channels} channels at axis {axis}",
             fix=f"choose one of {', '.join(str(g) for g in range(1, channels + 1) if channels % g == 0)}.",
@@ -223,7 +224,7 @@ def group_norm(
         axis=axis,
         mask=checks.mask_like("GroupNorm", mask, input, (axis,)),
     )
-    return y
+    return _laid_out(y, input)
 
 
 def batch_norm(
@@ -269,7 +270,7 @@ def batch_norm(
         mask=checks.mask_like("BatchNorm", mask, input, (axis,)),
         process_group=process_group,
     )
-    return y
+    return _laid_out(y, input)
 
 
 def instance_norm(
@@ -308,7 +309,24 @@ def instance_norm(
         axis=axis,
         mask=checks.mask_like("InstanceNorm", mask, input, (axis,)),
     )
-    return y
+    return _laid_out(y, input)
+
+
+def _laid_out(y: Tensor, x: Tensor, *, channels: bool = True) -> Tensor:
+    """Contiguous, as torch's outputs are, so that ``view`` works on them; but channels_last stays so."""
+    return y if channels and _is_channels_last(x) else y.contiguous()
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    """By strides, because vmap cannot ask a tensor for its memory format."""
+    if x.ndim not in (4, 5):
+        return False
+    step = 1
+    for axis in (1, *range(x.ndim - 1, 1, -1), 0):
+        if x.stride(axis) != step:
+            return False
+        step *= x.shape[axis]
+    return True
 
 
 def _placed(
@@ -316,12 +334,16 @@ def _placed(
 ) -> Tensor | None:
     if parameter is None:
         return None
+    checks.tensor(who, what, parameter)
     shape = layout.parameter_shape(names)
     if tuple(parameter.shape) != shape or not names:
-        raise NormkitError(
+        fitting = [own for own in layout.names_by_axis() if layout.parameter_shape(own) == parameter.shape]
+        raise refusal(
             f"{who} got a {what} of shape {tuple(parameter.shape)}.",
             expected=f"shape {shape}, the sizes of {' '.join(names)}",
-            fix='name the axes that it has, for example affine="c".',
+            fix=f'name the axes that it has, for example affine="{" ".join(fitting[-1])}".'
+            if fitting
+            else None,
         )
     return parameter.reshape(
         [s if n in names else 1 for n, s in zip(layout.names, layout.sizes, strict=True)]
@@ -332,11 +354,16 @@ def _whole_axes(layout: Layout, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(a for n, a in zip(layout.names, layout.axis_of, strict=True) if n in names))
 
 
+def _rms_eps(eps: float | None, *terms: Tensor) -> float:
+    """torch's default: the epsilon of the dtype that the mean square is taken in, float32 or wider."""
+    return min(torch.finfo(d).eps for d in (torch.float32, *(t.dtype for t in terms))) if eps is None else eps
+
+
 def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
     checks.floating(who, x)
     checks.floating(who, residual)
     if x.shape != residual.shape:
-        raise NormkitError(
+        raise refusal(
             f"{who} got x of shape {tuple(x.shape)} and residual of shape {tuple(residual.shape)}.",
             expected="the same shape",
         )
@@ -345,7 +372,7 @@ def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
 def _check_running(who: str, mean: Tensor | None, var: Tensor | None, *, needed: bool, flag: str) -> None:
     if (mean is None) != (var is None) or (needed and mean is None):
         missing = " and ".join(n for n, t in (("running_mean", mean), ("running_var", var)) if t is None)
-        raise NormkitError(
+        raise refusal(
             f"{who} got no {missing}.",
             expected=f"both with {flag}" if needed else "both or neither",
             fix=None if not needed else "pass running statistics, or take them from the input.",

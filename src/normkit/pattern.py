@@ -13,15 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
 from normkit.checks import one_of
-from normkit.errors import NormkitError
+from normkit.errors import NormkitError, refusal
 
 __all__ = ["ELLIPSIS", "Axis", "Factor", "Layout", "Pattern", "describe"]
 
 ELLIPSIS = "..."
+# Sizes are passed by name, next to these arguments.
+RESERVED = {"pattern", "weight", "bias", "eps", "center", "affine", "mask", "device", "dtype", "self"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,13 @@ class Layout:
             if name in names:
                 shape[axis] = shape.get(axis, 1) * size
         return tuple(shape.values())
+
+    def names_by_axis(self) -> list[tuple[str, ...]]:
+        """The factors of each input axis."""
+        return [
+            tuple(n for n, a in zip(self.names, self.axis_of, strict=True) if a == axis)
+            for axis in dict.fromkeys(self.axis_of)
+        ]
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """View ``x`` with one axis a factor. Splitting an axis is a view in any memory layout."""
@@ -115,12 +125,12 @@ class Pattern:
         """Refuse a size for a name that the pattern does not have, or one that is not a whole number > 0."""
         for name, size in sizes.items():
             if name not in self.names:
-                raise NormkitError(
+                raise refusal(
                     f"pattern {self.text!r} got a size for {name!r}, which it does not name.",
                     expected=f"sizes for some of: {', '.join(self.names)}",
                     fix=f"rename it, or remove {name}={size!r}.",
                 )
-            if isinstance(size, bool) or not isinstance(size, int | torch.SymInt) or size < 1:
+            if isinstance(size, bool) or not isinstance(size, Integral | torch.SymInt) or size < 1:
                 raise self.error(
                     self.axis(name),
                     f"pattern {self.text!r} got {name}={size!r}.",
@@ -132,7 +142,7 @@ class Pattern:
         spare = len(shape) - sum(not a.is_ellipsis for a in self.axes)
         if spare < 0 or (spare > 0 and not any(a.is_ellipsis for a in self.axes)):
             least = "at least " if any(a.is_ellipsis for a in self.axes) else ""
-            raise NormkitError(
+            raise refusal(
                 f"pattern {self.text!r} got an input of shape {tuple(shape)}, which has {len(shape)} axes.",
                 expected=f"{least}{len(shape) - spare} axes",
                 fix="name every axis of the input once, or write ... for the leading ones.",
@@ -193,10 +203,10 @@ class Pattern:
         return tuple(whole // product if k is None else k for k in known)
 
     def error(self, axis: Axis, got: str, *, expected: str, fix: str | None = None) -> NormkitError:
-        return NormkitError(_point(got, self.text, axis.start, axis.stop), expected=expected, fix=fix)
+        return refusal(_point(got, self.text, axis.start, axis.stop), expected=expected, fix=fix)
 
 
-def describe(pattern: str | Pattern, shape: Sequence[int], *, center: bool = True, **sizes: int) -> str:
+def describe(pattern: str | Pattern, shape: Sequence[int], /, *, center: bool = True, **sizes: int) -> str:
     """Say in words which numbers of a shape share one mean, and over how many each is taken.
 
     Example:
@@ -206,8 +216,10 @@ def describe(pattern: str | Pattern, shape: Sequence[int], *, center: bool = Tru
           every n and g has a mean of its own.
           6 means (2 n x 3 g), each over 32 values (2 c x 4 h x 4 w).
     """
-    pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
+    pattern = pattern if isinstance(pattern, Pattern) else Pattern.parse(pattern)
     pattern.check_sizes(sizes)
+    if not isinstance(shape, Sequence) or any(not isinstance(s, Integral) or s < 0 for s in shape):
+        raise refusal(f"describe got {shape!r}.", expected="a shape, such as (2, 512, 7, 7) or x.shape")
     layout = pattern.layout(shape, sizes)
     mean = "mean" if center else "root mean square"
     inside, outside = (
@@ -227,7 +239,9 @@ def describe(pattern: str | Pattern, shape: Sequence[int], *, center: bool = Tru
     return "\n".join(
         [
             f"{pattern.text} on shape {tuple(shape)}:",
-            f"  numbers that differ only in {_words(inside)} share one {mean};",
+            f"  numbers that differ only in {_words(inside)} share one {mean};"
+            if inside
+            else f"  no two numbers share a {mean};",
             f"  {own}",
             f"  {means:,} {mean}{'s' * (means != 1)}{_times(outside)}, "
             f"each over {values:,} value{'s' * (values != 1)}{_times(inside)}.",
@@ -250,10 +264,10 @@ def _point(got: str, text: str, start: int, stop: int) -> str:
 
 def _parse(text: str) -> Pattern:
     if not isinstance(text, str):
-        raise NormkitError(f"a pattern is a string, got {type(text).__name__}.", fix='write it as "b l [d]".')
+        raise refusal(f"a pattern is a string, got {type(text).__name__}.", fix='write it as "b l [d]".')
 
     def fail(what: str, at: int, fix: str) -> NormkitError:
-        return NormkitError(_point(f"pattern {text!r}: {what}.", text, at, at + 1), fix=fix)
+        return refusal(_point(f"pattern {text!r}: {what}.", text, at, at + 1), fix=fix)
 
     axes: list[Axis] = []
     factors: list[Factor] = []  # of the parenthesis that is open
@@ -299,6 +313,8 @@ def _parse(text: str) -> Pattern:
                 raise fail(
                     f"{name!r} is not a name", i, "use letters, digits and _; for one or more axes write ..."
                 )
+            if name in RESERVED:
+                raise fail(f"{name!r} is the name of an argument", i, "give the axis another name.")
             if name == ELLIPSIS and paren >= 0:
                 raise fail("an ellipsis inside parentheses", i, "only named factors can split an axis.")
             if any(f.name == name for a in axes for f in a.factors) or any(f.name == name for f in factors):
@@ -313,7 +329,7 @@ def _parse(text: str) -> Pattern:
         if at >= 0:
             raise fail(f"a {what} is never closed", at, f"add {close} after the last axis of the group.")
     if not any(f.shared for a in axes for f in a.factors):
-        raise NormkitError(
+        raise refusal(
             f"pattern {text!r} has no brackets.",
             expected="brackets around the axes that share one mean",
             fix=f"for example {_example(axes)!r}.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,14 @@ from normkit.functional import MULTIPLY
 from normkit.norms.rms_norm import RMSNorm
 
 __all__ = ["MismatchError", "as_rms_norm"]
+
+DTYPES = [  # of input and weight
+    (torch.float32, torch.float32),
+    (torch.bfloat16, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float16, torch.float32),
+    (torch.float16, torch.float16),
+]
 
 
 class MismatchError(Exception):
@@ -31,9 +40,8 @@ def as_rms_norm(module: nn.Module) -> RMSNorm:
     theirs = _bare_copy(module)
     weight = next(iter(theirs.parameters()))
     dim = weight.shape[0]
-    generator = torch.Generator().manual_seed(0)
-    gain = 1 + torch.rand(dim, generator=generator)  # far from 0 and from 1
-    rows = torch.randn(3, dim, generator=generator)
+    gain = 1 + torch.rand(dim, **_plain(0))  # far from 0 and from 1
+    rows = torch.randn(3, dim, **_plain(1))
     zero_centered = _is_zero_centered(theirs, weight, rows)
     with torch.no_grad():
         weight.copy_(gain - 1 if zero_centered else gain)
@@ -42,28 +50,28 @@ def as_rms_norm(module: nn.Module) -> RMSNorm:
         raise MismatchError("its outputs are not those of an RMSNorm")
     eps = _eps(module, theirs, rows, gain)
     for multiply in MULTIPLY:
-        ours = RMSNorm(dim, eps, zero_centered_weight=zero_centered, multiply=multiply)
+        settings = {"zero_centered_weight": zero_centered, "multiply": multiply}
+        ours = RMSNorm(dim, eps, True, "cpu", torch.float32, **settings)  # type: ignore[arg-type]  # str, bool
         where = _differ(ours, theirs, weight)
         if where is None:
             return ours
-    raise MismatchError(f"it rounds in another way than ours for {where}")
+    raise MismatchError(f"it computes something else than ours for {where}")
 
 
 def _bare_copy(module: nn.Module) -> nn.Module:
     """A copy without hooks, in float32 on the CPU; only a module with one vector and one input qualifies."""
     if any(True for _ in module.children()) or any(True for _ in module.buffers()):
         raise MismatchError("it has parts or buffers of its own")
-    parameters = list(module.parameters())
-    if len(parameters) != 1 or parameters[0].ndim != 1:
-        raise MismatchError("it does not have exactly one vector of weights")
+    parameters = dict(module.named_parameters())
+    if list(parameters) != ["weight"] or parameters["weight"].ndim != 1:
+        raise MismatchError("it does not have one vector called weight, and nothing else")
     if len(inspect.signature(module.forward).parameters) != 1:
         raise MismatchError("its forward takes more than one argument")
     bare = copy.copy(module)
     bare.__dict__ = {k: v for k, v in module.__dict__.items() if "hooks" not in k}
-    fresh = nn.Module()
-    bare.__dict__.update({k: v for k, v in fresh.__dict__.items() if "hooks" in k})
-    (name,) = (n for n, _ in module.named_parameters())
-    bare.__dict__["_parameters"] = {name: nn.Parameter(torch.ones(parameters[0].shape))}
+    bare.__dict__.update({k: v for k, v in nn.Module().__dict__.items() if "hooks" in k})
+    ones = torch.ones(parameters["weight"].shape, dtype=torch.float32, device="cpu")
+    bare.__dict__["_parameters"] = {"weight": nn.Parameter(ones)}
     return bare
 
 
@@ -88,25 +96,38 @@ def _eps(module: nn.Module, theirs: nn.Module, rows: Tensor, gain: Tensor) -> fl
 
 
 def _differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor) -> str | None:
-    """Where dtypes or numbers differ, for inputs and weights of every common dtype; None if nowhere."""
-    generator = torch.Generator().manual_seed(1)
-    scales = torch.logspace(-3, 3, 64).unsqueeze(1)
-    x = torch.randn(64, weight.shape[0], generator=generator) * scales + 0.1
+    """Where dtypes or numbers differ; None if nowhere.
+
+    Inputs and weights of every common dtype, inputs of every common rank, training and evaluation.
+    """
+    dim = weight.shape[0]
+    scales = torch.logspace(-3, 3, 64, dtype=torch.float32, device="cpu").unsqueeze(1)
+    rows = torch.randn(64, dim, **_plain(2)) * scales + 0.1
     wide = weight.detach().clone()
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for weight_dtype in (torch.float32, dtype):
-            for module in (ours, theirs):
-                next(iter(module.parameters())).data = wide.to(weight_dtype)
-            mine, yours = ours(x.to(dtype)), _call(theirs, x.to(dtype))
-            off = (mine.double() - yours.double()).abs()
-            unit = torch.finfo(dtype).eps * yours.double().abs()
-            # Statistics summed in another order push a number over a rounding boundary now and then, by one
-            # unit and in few places; another convention does it in a quarter of them.
-            few = 1.0 if dtype == torch.float32 else 0.02
-            many = float((off > 0.25 * unit).double().mean()) > few
-            if mine.dtype != yours.dtype or many or bool((off > 4 * unit + 1e-30).any()):
-                return f"{dtype} inputs with {weight_dtype} weights"
+    for dtype, weight_dtype in DTYPES:
+        for module in (ours, theirs):
+            next(iter(module.parameters())).data = wide.to(weight_dtype)
+        for shape in ((64,), (2, 32), (2, 4, 8)):
+            for training in (True, False):
+                x = rows.to(dtype).reshape(*shape, dim)
+                if _disagree(ours(x), _call(theirs.train(training), x), dtype):
+                    return f"{dtype} inputs with {weight_dtype} weights"
     return None
+
+
+def _disagree(mine: Tensor, yours: Tensor, dtype: torch.dtype) -> bool:
+    off = (mine.double() - yours.double()).abs()
+    unit = torch.finfo(dtype).eps * yours.double().abs()
+    # Statistics summed in another order push a number over a rounding boundary now and then, by one unit and
+    # in few places; another convention does it in a quarter of them.
+    few = 1.0 if dtype == torch.float32 else 0.02
+    many = float((off > 0.25 * unit).double().mean()) > few
+    return mine.dtype != yours.dtype or many or bool((off > 4 * unit + 1e-30).any())
+
+
+def _plain(seed: int) -> dict[str, Any]:
+    """Random numbers that do not depend on the defaults of the process."""
+    return {"generator": torch.Generator("cpu").manual_seed(seed), "dtype": torch.float32, "device": "cpu"}
 
 
 @torch.no_grad()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from normkit import norms
-from normkit.errors import NormkitError
+from normkit.errors import refusal
 from normkit.probe import MismatchError, as_rms_norm
 
 __all__ = ["SwapReport", "Swapped", "swap"]
@@ -20,7 +20,9 @@ __all__ = ["SwapReport", "Swapped", "swap"]
 Rule = type[nn.Module] | Callable[[nn.Module], nn.Module] | None
 
 # torch's class -> ours, under the same name.
-DEFAULT_RULES: dict[str, Rule] = {name: getattr(norms, name) for name in norms.__all__ if hasattr(nn, name)}
+OURS: dict[type[nn.Module], type[nn.Module]] = {
+    getattr(nn, name): getattr(norms, name) for name in norms.__all__ if hasattr(nn, name)
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class SwapReport:
         return "\n".join(lines)
 
 
-def swap(model: nn.Module, rules: Mapping[str, Rule] | None = None) -> SwapReport:
+def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = None) -> SwapReport:
     """Replace the norms of a model by normkit's, in place, and report what was replaced.
 
     Without rules, every norm of ``torch.nn`` becomes ours, and so does every RMSNorm class of another
@@ -63,10 +65,10 @@ def swap(model: nn.Module, rules: Mapping[str, Rule] | None = None) -> SwapRepor
     are untouched, and an optimizer that was built before goes on working.
 
     Args:
-        rules: the name of a class in the model -> what to put in its place; only these are replaced. A class
-            is built from the arguments that the old module has as attributes, and takes over its parameters
-            of the same name and shape. A function gets the old module and returns the new one. None leaves
-            the class alone. Hooks, the training flag, device and dtype are carried over.
+        rules: a class in the model, or its name -> what to put in its place; only these are replaced. A
+            function gets the old module and returns the new one. A class is built from the arguments that
+            the old module has as attributes, and takes over its parameters of the same name and shape.
+            Hooks, the training flag, device and dtype are carried over.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -78,16 +80,15 @@ def swap(model: nn.Module, rules: Mapping[str, Rule] | None = None) -> SwapRepor
              1 x *  BatchNorm2d -> normkit.GroupNorm
     """
     if not isinstance(model, nn.Module):
-        raise NormkitError(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
-    if rules is not None:
-        _check_rules(model, rules)
+        raise refusal(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
+    named = None if rules is None else _checked(model, rules)
     replaced: list[Swapped] = []
     left: list[Swapped] = []
     changes: list[Callable[[], None]] = []  # all are planned before the first is made
     for name, module in model.named_modules():
         old = type(module).__name__
         try:
-            change = _by_default(module) if rules is None else _by_rule(model, name, module, rules)
+            change = _by_default(module) if named is None else _by_rule(model, name, module, named)
         except MismatchError as mismatch:
             left.append(Swapped(name, old, None, str(mismatch)))
             continue
@@ -107,20 +108,24 @@ def _by_default(module: nn.Module) -> Change | None:
     kind = type(module)
     if kind.__module__.startswith("normkit."):
         return None
-    target = DEFAULT_RULES.get(kind.__name__)
-    if isinstance(target, type) and kind is getattr(nn, kind.__name__, None):
-        return f"normkit.{target.__name__}", lambda: _become(module, target)
-    if isinstance(module, tuple(getattr(nn, name) for name in DEFAULT_RULES)):
+    foreign = (
+        "norm" in kind.__name__.lower() and not kind.__module__.startswith("torch.") and _is_leaf(module)
+    )
+    if not (foreign or isinstance(module, (*OURS, _NormBase))):
+        return None
+    if "forward" in module.__dict__:
+        raise MismatchError("its forward was replaced on the object itself")
+    if kind in OURS:
+        return _label(OURS[kind]), lambda: _become(module, OURS[kind])
+    if isinstance(module, (*OURS, _NormBase)):
         raise MismatchError("its class derives from torch.nn's and may compute something else")
-    if (
-        "norm" in kind.__name__.lower()
-        and not list(module.children())
-        and not kind.__module__.startswith("torch.")
-    ):
-        rms = as_rms_norm(module)
-        settings = {k: v for k, v in vars(rms).items() if not k.startswith("_") and k != "training"}
-        return "normkit.RMSNorm", lambda: _become(module, norms.RMSNorm, **settings)
-    return None
+    rms = as_rms_norm(module)
+    settings = {k: v for k, v in vars(rms).items() if not k.startswith("_") and k != "training"}
+    return _label(norms.RMSNorm), lambda: _become(module, norms.RMSNorm, **settings)
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    return next(module.children(), None) is None
 
 
 def _become(module: nn.Module, target: type[nn.Module], **settings: object) -> None:
@@ -133,28 +138,40 @@ def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str,
     rule = rules.get(type(module).__name__)
     if rule is None:
         return None
-    if isinstance(rule, type) and (
-        issubclass(rule, type(module)) or (issubclass(rule, _BatchNorm) and isinstance(module, _BatchNorm))
-    ):
+    if isinstance(rule, type) and _same_state(rule, type(module)):
         return _label(rule), lambda: _become(module, rule)
     new = _build(rule, module) if isinstance(rule, type) else rule(module)
     if not isinstance(new, nn.Module):
-        raise NormkitError(
+        raise refusal(
             f"the rule for {type(module).__name__!r} returned {type(new).__name__} for {name!r}.",
             expected="a torch.nn.Module",
         )
     if module is model:
-        raise NormkitError(
+        raise refusal(
             "the model is itself the norm to be replaced, and an object cannot replace itself.",
             fix="call the rule: model = rule(model).",
         )
-    _carry_over(module, new)
-    return _label(type(new)), lambda: _replace(model, module, new)
+    places = [(p, n) for p in model.modules() for n, child in p._modules.items() if child is module]
+
+    def replace() -> None:
+        _carry_over(module, new)
+        for parent, place in places:
+            parent._modules[place] = new
+
+    return _label(type(new)), replace
+
+
+def _same_state(target: type[nn.Module], source: type[nn.Module]) -> bool:
+    """Whether a class of ours can simply be given to a module that was built as another."""
+    ours = target.__module__.startswith("normkit.")
+    return ours and (
+        issubclass(target, source) or (issubclass(target, _BatchNorm) and issubclass(source, _BatchNorm))
+    )
 
 
 def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
     """Call the class with the arguments that ``module`` has as attributes; share tensors of equal shape."""
-    arguments = inspect.signature(target).parameters
+    arguments = _arguments(target)
     known = {
         n: getattr(module, n)
         for n in arguments
@@ -163,7 +180,7 @@ def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
     missing = [n for n, p in arguments.items() if p.default is p.empty and n not in known]
     if missing:
         old = type(module).__name__
-        raise NormkitError(
+        raise refusal(
             f"{target.__name__} cannot be built from a {old}, which has no {', '.join(missing)}.",
             fix=f"give a function: {{{old!r}: lambda old: normkit.{target.__name__}(...)}}.",
         )
@@ -177,8 +194,24 @@ def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
     return new
 
 
+def _arguments(target: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """What a constructor takes by name; one that hands **kwargs on takes what its base takes."""
+    found: dict[str, inspect.Parameter] = {}
+    for kind in target.__mro__:
+        parameters = dict(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]  # a class, no instance
+        hands_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        found = {**named, **found}
+        if not hands_on:
+            break
+    found.pop("self", None)
+    return found
+
+
 def _carry_over(old: nn.Module, new: nn.Module) -> None:
     """Device, dtype, training flag, and the very dictionaries of hooks, so that their handles still work."""
+    if any(part is old for part in new.modules()):
+        return  # the old module goes on inside the new one, with all that it has
     tensor = next((t for t in (*old.parameters(), *old.buffers()) if t.is_floating_point()), None)
     if tensor is not None:
         new.to(device=tensor.device, dtype=tensor.dtype)
@@ -186,23 +219,28 @@ def _carry_over(old: nn.Module, new: nn.Module) -> None:
     new.__dict__.update({k: v for k, v in old.__dict__.items() if "hooks" in k})
 
 
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for parent in model.modules():
-        for name, child in parent._modules.items():
-            if child is old:
-                parent._modules[name] = new
-
-
-def _check_rules(model: nn.Module, rules: Mapping[str, Rule]) -> None:
+def _checked(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]) -> dict[str, Rule]:
+    if not isinstance(rules, Mapping):
+        raise refusal(
+            f"swap got rules of {type(rules).__name__}.", expected="a dict: class -> what to put there"
+        )
     present = sorted({type(m).__name__ for m in model.modules()})
-    for name in rules:
+    named = {key if isinstance(key, str) else key.__name__: rule for key, rule in rules.items()}
+    for name, rule in named.items():
         if name not in present:
             close = difflib.get_close_matches(name, present, n=1)
-            raise NormkitError(
+            raise refusal(
                 f"swap got a rule for {name!r}, and the model has no such module.",
                 expected=f"one of {', '.join(present)}",
                 fix=f"did you mean {close[0]!r}?" if close else None,
             )
+        if isinstance(rule, nn.Module) or not callable(rule):
+            raise refusal(
+                f"swap got {rule!r} as the rule for {name!r}.",
+                expected="a class, or a function from the old module to the new one",
+                fix=f"{{{name!r}: lambda old: ...}}",
+            )
+    return named
 
 
 def _label(kind: type) -> str:

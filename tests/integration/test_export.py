@@ -100,6 +100,23 @@ def test_onnx_has_one_node_a_norm_and_onnxruntime_gives_the_same_numbers(layer, 
         torch.testing.assert_close(torch.from_numpy(got), value.detach(), **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("layer", [nk.LayerNorm(6), nk.RMSNorm(6), nk.GroupNorm(3, 6), nk.BatchNorm1d(6)])
+def test_the_old_exporter_works_with_a_dynamic_batch(layer, tmp_path):
+    layer.eval()
+    path = tmp_path / "norm.onnx"
+    axes = {"x": {0: "batch"}}
+    torch.onnx.export(layer, (torch.randn(4, 6),), path, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    x = torch.randn(7, 6)
+    (got,) = onnxruntime.InferenceSession(path).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), layer(x).detach(), **CLOSE)
+
+
+def test_mixed_dtypes_export_as_they_run():
+    layer, x = nk.BatchNorm1d(6, affine=False).eval(), torch.randn(4, 6).double()
+    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
 def test_what_torch_cannot_express_is_exported_in_full(tmp_path):
     layer, x = nk.BatchNorm1d(6, axis=-1).eval(), torch.randn(2, 3, 6)
     nn.init.uniform_(layer.running_var, 0.5, 2)

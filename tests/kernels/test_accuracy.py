@@ -216,3 +216,8 @@ def test_nan_and_inf_stay_in_their_group(bad):
         expected = torch.zeros(x.shape, dtype=torch.bool)
         expected[group] = True
         assert torch.equal(y.isnan(), expected), pattern
+
+
+def test_one_inf_in_a_row_does_to_rms_norm_what_it_does_in_torch():
+    x = torch.tensor([[1.0, math.inf, 2.0], [1.0, 2.0, 3.0]])
+    torch.testing.assert_close(ours.rms_norm(x, (3,)), F.rms_norm(x, (3,)), equal_nan=True)

@@ -23,6 +23,16 @@ def test_rms_norm_follows_llama_and_gemma_to_the_bit(dtype):
     assert torch.equal(F.rms_norm(x, (32,), weight, 1e-6, zero_centered_weight=True), gemma)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_the_default_eps_of_rms_norm_is_torchs(dtype):
+    """Small inputs show it: 1e-4 squared is less than any eps but float64's."""
+    x = (1e-4 * torch.randn(4, 64)).to(dtype)
+    ours, theirs = nk.RMSNorm(64, dtype=dtype), nn.RMSNorm(64, dtype=dtype)
+    torch.testing.assert_close(ours(x), theirs(x))
+    y, _ = F.add_rms_norm(x, torch.zeros_like(x), (64,))
+    torch.testing.assert_close(y, theirs(x))
+
+
 def test_the_two_orders_of_cast_and_multiply_differ_in_bfloat16_alone():
     torch.manual_seed(0)
     x, weight = torch.randn(64, 32), torch.randn(32)
@@ -50,6 +60,13 @@ def test_a_float32_residual_stream_stays_float32(op):
     assert (y.dtype, total.dtype) == (torch.bfloat16, torch.float32)
 
 
+def test_after_cast_rounds_to_the_branch_and_not_to_the_stream():
+    torch.manual_seed(0)
+    x, residual, weight = torch.randn(64, 32).bfloat16(), torch.randn(64, 32), torch.randn(32).bfloat16()
+    y, total = F.add_rms_norm(x, residual, (32,), weight, 1e-6, multiply="after_cast")
+    assert torch.equal(y, weight * rms_hat(total).bfloat16())
+
+
 def test_channel_last_layers_equal_channel_first_ones_on_moved_axes():
     x = torch.randn(3, 5, 6)
     moved = x.transpose(1, 2)
@@ -75,6 +92,11 @@ def test_scale_norm_gives_every_vector_its_scale_as_length():
     torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((5,), 4.0))
     torch.testing.assert_close(norm(x), norm.scale * x / x.norm(dim=-1, keepdim=True))
     assert not norm(torch.zeros(2, 16)).any()
+    large = torch.tensor([1e30, 2e30, -1e30, 4e30])
+    torch.testing.assert_close(nk.ScaleNorm(4)(large), nk.ScaleNorm(4)(large / 1e30))
+    zero = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    second = torch.autograd.functional.hessian(lambda x: nk.ScaleNorm(4).double()(x).sum(), zero)
+    assert second.isfinite().all()
 
 
 def test_dyt_is_a_scaled_tanh_of_every_number():
@@ -109,6 +131,15 @@ def test_ada_norm_conditions_images_and_takes_a_mask():
     scale, shift = ada.modulation(nn.functional.silu(cond))[:, :, None, None].chunk(2, dim=1)
     expected = nk.InstanceNorm2d(6)(x, mask=mask) * (1 + scale) + shift
     torch.testing.assert_close(ada(x, cond, mask=mask), expected * mask[:, None])
+
+
+def test_ada_norm_takes_a_mask_for_a_norm_that_does_not_and_a_condition_of_another_dtype():
+    ada = nk.AdaNorm(nk.LayerNorm(6, elementwise_affine=False), dim=6, cond_dim=3)
+    nn.init.normal_(ada.modulation.bias)
+    x, mask = torch.randn(2, 5, 6), torch.rand(2, 5) > 0.3
+    cond = torch.randn(2, 3)
+    assert torch.equal(ada(x, cond, mask=mask), ada(x, cond) * mask[..., None])
+    assert ada(x.bfloat16(), cond.bfloat16()).dtype == torch.bfloat16
 
 
 def power_norm_by_the_paper(batches, grads, weight, bias, alpha_f=0.9, alpha_b=0.9, eps=1e-5):

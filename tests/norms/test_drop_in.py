@@ -181,12 +181,31 @@ def test_instance_norm_takes_a_sample_without_a_batch(name):
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_channels_last_is_kept(name):
-    if len(shape(name)) != 4:
-        return
-    x = torch.randn(shape(name)).contiguous(memory_format=torch.channels_last)
-    assert getattr(nk, name)(*arguments(name))(x).is_contiguous(memory_format=torch.channels_last)
+LAYOUTS = {
+    "transposed": lambda: torch.randn(2, 5, 4).transpose(1, 2),
+    "images": lambda: torch.randn(2, 4, 3, 5),
+    "channels_last": lambda: torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last),
+    "channels_last_3d": lambda: torch.randn(2, 4, 3, 5, 2).to(memory_format=torch.channels_last_3d),
+    "mirrored": lambda: torch.randn(2, 5, 3, 4).transpose(1, 3),
+    "strided": lambda: torch.randn(2, 4, 3, 10)[..., ::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "name", ["LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "InstanceNorm", "SyncBatchNorm"]
+)
+def test_outputs_lie_in_memory_as_torchs_do(name, layout):
+    """So that a view after the norm goes on working. InstanceNorm keeps channels_last: torch loses it."""
+    x = LAYOUTS[layout]()
+    if name in ("LayerNorm", "RMSNorm"):
+        arguments = (x.shape[-1],)
+    else:
+        arguments = (2, 4) if name == "GroupNorm" else (4,)
+        name += f"{x.ndim - 2}d" if name in ("BatchNorm", "InstanceNorm") else ""
+    y, expected = getattr(nk, name)(*arguments)(x), getattr(nn, name)(*arguments)(x)
+    kept = "InstanceNorm" in name and "channels_last" in layout
+    assert y.stride() == (x if kept else expected).stride()
 
 
 def test_old_checkpoints_without_a_batch_count_load():

@@ -131,12 +131,15 @@ def test_a_mask_broadcasts_or_leaves_out_the_channels():
     assert not layer(x, mask=each)[~each].any()
 
 
-def test_a_mask_for_a_norm_without_parameters_leaves_out_the_last_axes():
-    x, mask = torch.randn(2, 5, 3), random_mask((2, 5))
-    for pattern in ("[b l] d", "b [l] d", "b l [d]"):
-        short, full = (nk.Norm(pattern, affine=False)(x, mask=m) for m in (mask, mask[:, :, None]))
-        assert torch.equal(short, full)
-        assert torch.equal(short, nk.functional.normalize(x, pattern, mask=mask))
+def test_a_mask_means_the_same_with_and_without_parameters():
+    x, rows = torch.randn(2, 4, 4, 4), torch.ones(2, 4, 4, dtype=torch.bool)  # sizes that fit any axis
+    rows[:, 3] = False
+    expected = nk.InstanceNorm2d(4)(x, mask=rows)
+    assert torch.equal(nk.Norm("n c [h w]", c=4)(x, mask=rows), expected)
+    plain = nk.Norm("n c [h w]", affine=False)
+    assert torch.equal(plain(x, mask=rows[:, None]), expected)
+    with pytest.raises(nk.NormkitError, match="broadcasts against the input"):
+        plain(x, mask=rows)  # nothing says which axis it leaves out
 
 
 def test_a_batch_of_padding_alone_leaves_running_statistics_alone():
@@ -150,6 +153,28 @@ def test_a_batch_of_padding_alone_leaves_running_statistics_alone():
         y = layer(torch.randn(2, 4, 3), mask=torch.zeros(2, 4, dtype=torch.bool))
         assert not y.any()
         assert all(torch.equal(layer.state_dict()[k], v) for k, v in before.items())
+
+
+def test_the_plain_average_does_not_count_a_batch_of_padding():
+    layer, x = nk.BatchNorm1d(3, momentum=None), torch.randn(4, 3) + 10
+    layer(x, mask=torch.zeros(4, dtype=torch.bool))
+    layer(x)
+    torch.testing.assert_close(layer.running_mean, x.mean(0))
+    assert layer.num_batches_tracked == 1
+
+
+def test_a_single_valid_value_moves_the_running_mean_and_not_the_variance():
+    x, mask = torch.randn(4, 3) + 10, torch.tensor([True, False, False, False])
+    layer = nk.BatchNorm1d(3, momentum=1.0)
+    layer(x, mask=mask)
+    torch.testing.assert_close(layer.running_mean, x[0])
+    assert layer.running_var.eq(1).all()
+    sample = torch.randn(2, 3, 5)
+    lengths = torch.arange(5) < torch.tensor([[5], [1]])
+    instance = nk.InstanceNorm1d(3, track_running_stats=True, momentum=1.0)
+    instance(sample, mask=lengths)
+    torch.testing.assert_close(instance.running_mean, (sample[0].mean(-1) + sample[1, :, 0]) / 2)
+    torch.testing.assert_close(instance.running_var, sample[0].var(-1))
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_functions_agree_with_torch_on_its_samples(name, dtype):
 @pytest.mark.parametrize("name", OPS)
 def test_functions_are_never_less_exact_than_torch_on_its_samples(name, dtype):
     """Against float64 on the same numbers: our error is at most torch's, or the rounding of the dtype."""
-    # With eps=None each dtype has an eps of its own: float64 must take the narrow one's.
-    eps = {"eps": torch.finfo(dtype).eps} if name == "rms_norm" else {}
+    # eps=None stands for that of the dtype in which the mean square is taken, float32 here.
+    eps = {"eps": torch.finfo(torch.float32).eps} if name == "rms_norm" else {}
     for sample in OPS[name].sample_inputs("cpu", dtype, requires_grad=True):
         theirs = evaluate(getattr(F, name), sample, dtype)
         ours = evaluate(getattr(nk.functional, name), sample, dtype)

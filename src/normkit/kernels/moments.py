@@ -81,7 +81,7 @@ def moments(
         ]
         count, first, peak = all_reduce_sum(torch.stack(parts), group).unbind()
     n = _at_least_1(count)
-    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype)
+    shift, scale = (first / n).to(x.dtype), _scale(peak.to(x.dtype), x.dtype)
     d = valid(x * scale - shift * scale, mask)
     sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
     if group is not None:
@@ -97,7 +97,7 @@ def valid(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def widen(x: Tensor) -> Tensor:
     """The dtype that everything is computed in: float32, or the tensor's own where that is wider."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.to(torch.float32 if torch.finfo(x.dtype).bits < 32 else x.dtype)
 
 
 def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
@@ -115,7 +115,8 @@ def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
 def _scale(peak: Tensor, dtype: torch.dtype) -> Tensor:
     """1 for ordinary numbers; for large ones the power of two that keeps their squares from overflowing."""
     limit = torch.finfo(dtype).max ** 0.25
-    return (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1).to(peak.dtype)
+    scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1)
+    return torch.where(scale == 0, 1, scale)  # an infinite peak: nothing to keep
 
 
 def _at_least_1(count: Tensor | int) -> Tensor | int:

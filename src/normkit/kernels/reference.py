@@ -69,16 +69,19 @@ def rms_norm(
     eps: float,
     zero_centered_weight: bool = False,
     multiply: str = "before_cast",
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
+    """``dtype`` is what the result is cast to, and what "before" and "after" refer to: that of ``x``."""
+    dtype = x.dtype if dtype is None else dtype
     x_hat = moments(x, axes, center=False).x_hat(eps)
     weight = _along(axes, x.ndim, weight)
     if weight is not None and multiply == "after_cast":
         gain = 1 + weight if zero_centered_weight else weight
-        y = widen(x_hat.to(x.dtype)) * widen(gain)  # one rounding, as in a product of narrow numbers
-        return y.to(torch.promote_types(x.dtype, gain.dtype))
+        y = widen(x_hat.to(dtype)) * widen(gain)  # one rounding, as in a product of narrow numbers
+        return y.to(torch.promote_types(dtype, gain.dtype))
     if weight is not None and zero_centered_weight:
         weight = 1 + weight.to(x_hat.dtype)
-    return _affine(x_hat, weight).to(x.dtype)
+    return _affine(x_hat, weight).to(dtype)
 
 
 def group_norm(
@@ -125,8 +128,8 @@ def batch_norm(
     """The output uses the biased variance; the running variance is fed with the unbiased one."""
     if training:
         stats = moments(x, _all_but(axis, x.ndim), mask=mask, group=process_group)
-        _update(running_mean, stats.batch_mean(), stats.n, momentum)
-        _update(running_var, stats.unbiased_var(), stats.n, momentum)
+        _update(running_mean, stats.batch_mean(), stats.n > 0, momentum)
+        _update(running_var, stats.unbiased_var(), stats.n > 1, momentum)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
@@ -148,12 +151,9 @@ def instance_norm(
     """Running statistics follow the average, over instances, of the mean and the unbiased variance."""
     if use_input_stats:
         stats = moments(x, _all_but(axis, x.ndim)[1:], mask=mask)
-        # An instance of padding alone has no statistics to contribute.
-        seen = stats.n > 0 if isinstance(stats.n, Tensor) else None
-        for running, value in ((running_mean, stats.batch_mean()), (running_var, stats.unbiased_var())):
-            if running is not None:
-                average = moments(value, [0], mask=seen)
-                _update(running, average.batch_mean(), average.n, momentum)
+        # An instance of padding alone has no mean to contribute, and one of a single value no variance.
+        _update_average(running_mean, stats.batch_mean(), stats.n > 0, momentum)
+        _update_average(running_var, stats.unbiased_var(), stats.n > 1, momentum)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
@@ -167,7 +167,7 @@ def add_layer_norm(x: Tensor, *, residual: Tensor, **call: Any) -> tuple[Tensor,
 
 def add_rms_norm(x: Tensor, *, residual: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
     total = x + residual
-    return rms_norm(total, **call).to(x.dtype), total
+    return rms_norm(total, dtype=x.dtype, **call), total
 
 
 def _known(x: Tensor, mean: Tensor | None, var: Tensor | None, axis: int, mask: Tensor | None) -> Moments:
@@ -200,16 +200,23 @@ def _affine(
     return valid(y if bias is None else y + widen(bias), mask)
 
 
-def _update(running: Tensor | None, value: Tensor, count: Tensor | int, momentum: float | Tensor) -> None:
-    """Move a running statistic towards ``value``, except where there was nothing to see."""
-    if running is None or (isinstance(count, int) and count == 0):
+def _update(running: Tensor | None, value: Tensor, known: Tensor | bool, momentum: float | Tensor) -> None:
+    """Move a running statistic towards ``value``, where that is known."""
+    if running is None or not (isinstance(known, Tensor) or known):
         return
     with torch.no_grad():
         old, new = widen(running), value.reshape(running.shape)
         moved = (1 - momentum) * old + momentum * new
-        if isinstance(count, Tensor):
-            moved = torch.where(count.reshape(-1) > 0, moved, old)
-        running.copy_(moved)
+        running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)
+
+
+def _update_average(
+    running: Tensor | None, values: Tensor, known: Tensor | bool, momentum: float | Tensor
+) -> None:
+    """The same with the average over instances of those values that are known."""
+    if running is not None and (isinstance(known, Tensor) or known):
+        average = moments(values, [0], mask=known if isinstance(known, Tensor) else None)
+        _update(running, average.batch_mean(), average.n > 0, momentum)
 
 
 def _all_but(axis: int, ndim: int) -> list[int]:

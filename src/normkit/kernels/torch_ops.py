@@ -46,7 +46,8 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
         return "torch has neither mask= nor process_group="
     if isinstance(call.get("momentum"), Tensor):
         return "torch takes momentum as a number only"
-    if any(p is not None and p.dtype != x.dtype for p in (call.get("weight"), call.get("bias"))):
+    tensors = (call.get(name) for name in ("weight", "bias", "running_mean", "running_var"))
+    if any(t is not None and t.dtype != x.dtype for t in tensors):
         return "torch takes parameters of the input's dtype only"
     if call.get("multiply") == "after_cast" and x.dtype in (torch.float16, torch.bfloat16):
         return "torch multiplies by the weight before the cast"
@@ -114,7 +115,8 @@ def add_rms_norm(x: Tensor, *, residual: Tensor, **call: Any) -> tuple[Tensor, T
 def _last(norm: Callable[..., Tensor], x: Tensor, axes: Sequence[int], *parameters: Any) -> Tensor:
     """torch normalises the last axes: move others there, and back."""
     last = list(range(x.ndim - len(axes), x.ndim))
-    shape = [x.shape[a] for a in axes]
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]  # it is there
+    shape = [int(x.shape[a]) if tracing else x.shape[a] for a in axes]  # a traced size is no number
     if list(axes) == last:
         return norm(x, shape, *parameters)
     return norm(x.movedim(list(axes), last), shape, *parameters).movedim(last, list(axes))

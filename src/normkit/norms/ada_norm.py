@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.errors import NormkitError
+from normkit.errors import refusal
 from normkit.kernels.moments import widen
 
 __all__ = ["AdaNorm"]
@@ -30,6 +32,8 @@ class AdaNorm(nn.Module):
         activation: applied to the condition first.
         axis: where ``dim`` is; 1 for (batch, channels, height, width).
 
+    ``forward(x, cond, mask)``: the mask is handed on to a norm that takes one; padding comes out as 0.
+
     Example:
         >>> ada = AdaNorm(nn.LayerNorm(8, elementwise_affine=False), dim=8, cond_dim=3)
         >>> ada(torch.randn(2, 5, 8), torch.randn(2, 3)).shape
@@ -50,6 +54,8 @@ class AdaNorm(nn.Module):
         axis: int = -1,
     ) -> None:
         super().__init__()
+        if not isinstance(norm, nn.Module):
+            raise refusal(f"AdaNorm got {norm!r} as its norm.", expected="a layer, such as LayerNorm(...)")
         self.norm = norm
         self.dim = dim
         self.cond_dim = cond_dim
@@ -59,10 +65,13 @@ class AdaNorm(nn.Module):
 
     def forward(self, x: Tensor, cond: Tensor, mask: Tensor | None = None) -> Tensor:
         checks.floating("AdaNorm", x)
+        checks.floating("AdaNorm's condition", cond)
         axis = checks.axis_of("AdaNorm", self.axis, x.ndim)
         self._check(x, cond, axis)
-        scale, shift = self.modulation(self.activation(cond)).chunk(2, dim=-1)
-        y = self.norm(x) if mask is None else self.norm(x, mask=mask)
+        wide = cond.to(self.modulation.weight.dtype)
+        scale, shift = self.modulation(self.activation(wide)).chunk(2, dim=-1)
+        takes_mask = "mask" in inspect.signature(self.norm.forward).parameters
+        y = self.norm(x, mask=mask) if mask is not None and takes_mask else self.norm(x)
         y = widen(y)
         y = y * (1 + _spread(scale, x.ndim, axis).to(y.dtype)) + _spread(shift, x.ndim, axis).to(y.dtype)
         if mask is not None:
@@ -77,8 +86,9 @@ class AdaNorm(nn.Module):
         broadcasts = cond_rest == rest[:1] or (
             len(cond_rest) == len(rest) and all(c in (1, r) for c, r in zip(cond_rest, rest, strict=True))
         )
-        if x.shape[axis] != self.dim or cond.shape[-1] != self.cond_dim or not broadcasts:
-            raise NormkitError(
+        fits = x.shape[axis] == self.dim and cond.shape[-1:] == (self.cond_dim,) and broadcasts
+        if not fits:
+            raise refusal(
                 f"AdaNorm(dim={self.dim}, cond_dim={self.cond_dim}) got x of shape {tuple(x.shape)} and a "
                 f"condition of shape {tuple(cond.shape)}.",
                 expected=f"{self.dim} at axis {axis} of x, and a condition of shape "

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import batchnorm
 
-from normkit import functional
-from normkit.errors import NormkitError
+from normkit import checks, functional
+from normkit.errors import refusal
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -43,7 +43,9 @@ class BatchNormBase(batchnorm._BatchNorm):
         self._check_input_dim(input)
         momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+            # A batch of padding alone does not count. Processes must agree: with several, every batch does.
+            counts = isinstance(mask, Tensor) and self._sync_group() is None
+            self.num_batches_tracked.add_(mask.any() if counts and mask is not None else 1)
             if self.momentum is None:  # the plain average of all batches; as a tensor, so that nothing waits
                 assert self.running_mean is not None
                 momentum = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
@@ -67,8 +69,9 @@ class BatchNormBase(batchnorm._BatchNorm):
         return None
 
     def _check_input_dim(self, input: Tensor) -> None:
+        checks.floating(type(self).__name__, input)
         if self.ranks is not None and input.dim() not in self.ranks:
-            raise NormkitError(
+            raise refusal(
                 f"{type(self).__name__} got an input of shape {tuple(input.shape)}, with {input.dim()} axes.",
                 expected=" or ".join(map(str, self.ranks)) + " axes",
             )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules import instancenorm
 
 from normkit import checks, functional
-from normkit.errors import NormkitError
+from normkit.errors import refusal
 
 __all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
 
@@ -39,7 +39,7 @@ class InstanceNormBase(instancenorm._InstanceNorm):
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)
         if input.dim() == self.rank - 1:
-            mask = None if mask is None else mask.unsqueeze(0)
+            mask = mask.unsqueeze(0) if isinstance(mask, Tensor) else mask
             return self.forward(input.unsqueeze(0), mask).squeeze(0)
         self._check_channels(input)
         return functional.instance_norm(
@@ -56,8 +56,9 @@ class InstanceNormBase(instancenorm._InstanceNorm):
         )
 
     def _check_input_dim(self, input: Tensor) -> None:
+        checks.floating(type(self).__name__, input)
         if input.dim() not in (self.rank - 1, self.rank):
-            raise NormkitError(
+            raise refusal(
                 f"{type(self).__name__} got an input of shape {tuple(input.shape)}, with {input.dim()} axes.",
                 expected=f"{self.rank} axes, or {self.rank - 1} without the batch",
             )
@@ -69,7 +70,7 @@ class InstanceNormBase(instancenorm._InstanceNorm):
         who = f"{type(self).__name__}({self.num_features})"
         got = f"{who} got an input with {channels} channels at axis {self.axis}"
         if self.affine or self.track_running_stats:
-            raise NormkitError(f"{got}.", expected=f"{self.num_features}", fix="point axis= at the channels.")
+            raise refusal(f"{got}.", expected=f"{self.num_features}", fix="point axis= at the channels.")
         warnings.warn(f"{got}; nothing depends on the number, as affine=False.", stacklevel=3)
 
     def extra_repr(self) -> str:

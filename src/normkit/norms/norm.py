@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from normkit import functional, pattern
-from normkit.errors import NormkitError
+from normkit import functional
+from normkit.errors import refusal
+from normkit.pattern import ELLIPSIS, Pattern, describe
 
 __all__ = ["Norm"]
 
@@ -66,7 +66,7 @@ class Norm(nn.Module):
         **sizes: int,
     ) -> None:
         super().__init__()
-        self._pattern = _parse(pattern)
+        self._pattern = Pattern.parse(pattern)
         self._pattern.check_sizes(sizes)
         self.eps = eps
         self.center = center
@@ -104,7 +104,7 @@ class Norm(nn.Module):
 
     def describe(self, shape: Sequence[int]) -> str:
         """Say in words which numbers of an input of ``shape`` share one mean, and how many they are."""
-        return pattern.describe(self._pattern, shape, center=self.center, **self.sizes)
+        return describe(self._pattern, shape, center=self.center, **self.sizes)
 
     def extra_repr(self) -> str:
         parts = [repr(self.pattern), *(f"{k}={v}" for k, v in self.sizes.items()), f"eps={self.eps}"]
@@ -116,27 +116,16 @@ class Norm(nn.Module):
         return ", ".join(parts)
 
 
-def _parse(text: str) -> pattern.Pattern:
-    parsed = pattern.Pattern.parse(text)
-    taken = [n for n in parsed.names if n in _ARGUMENTS]
-    if taken:
-        raise NormkitError(
-            f"pattern {text!r} names an axis {taken[0]!r}, which is an argument of Norm.",
-            fix="give the axis another name.",
-        )
-    return parsed
-
-
 def _affine_axes(
-    parsed: pattern.Pattern, affine: str | Sequence[str] | bool | None, sizes: Mapping[str, int]
+    parsed: Pattern, affine: str | Sequence[str] | bool | None, sizes: Mapping[str, int]
 ) -> tuple[str, ...]:
     if affine is False:
         return ()
     names = parsed.affine(None if affine is True else affine, sizes)
     missing = [n for n in names if n not in sizes]
     if missing or not names:
-        wanted = missing or [f.name for f in parsed.axes[-1].factors if f.name != pattern.ELLIPSIS] or ["d"]
-        raise NormkitError(
+        wanted = missing or _unsized(parsed, sizes)
+        raise refusal(
             f"Norm({parsed.text!r}) cannot make its weight: no size is given for {', '.join(wanted)}.",
             expected="the size of every axis that has parameters",
             fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for no parameters at all.",
@@ -144,13 +133,13 @@ def _affine_axes(
     return names
 
 
-def _parameter_shape(
-    parsed: pattern.Pattern, names: Sequence[str], sizes: Mapping[str, int]
-) -> tuple[int, ...]:
+def _parameter_shape(parsed: Pattern, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:
     chosen = ([sizes[f.name] for f in axis.factors if f.name in names] for axis in parsed.axes)
     return tuple(math.prod(factors) for factors in chosen if factors)
 
 
-_ARGUMENTS = set(inspect.signature(Norm.__init__).parameters) | set(
-    inspect.signature(functional.normalize).parameters
-)
+def _unsized(parsed: Pattern, sizes: Mapping[str, int]) -> list[str]:
+    """What to ask for: the rest of an axis that is partly sized, else the last axis."""
+    axes = [[f.name for f in axis.factors if f.name != ELLIPSIS] for axis in parsed.axes]
+    partly = [axis for axis in axes if any(n in sizes for n in axis)]
+    return [n for n in (partly or [a for a in axes if a] or [["d"]])[-1] if n not in sizes]

@@ -25,7 +25,8 @@ class PowerNorm(nn.Module):
 
     where the means are taken over everything but the features, ``[...] d`` and not centred, and psi stands
     for sqrt(psi² + eps). Because the output depends on earlier batches, the gradient is approximate by
-    definition: it has no second derivative, and asking for one raises.
+    definition: it has no second derivative, and asking for one raises. In training it knows neither
+    ``torch.func`` nor activation checkpointing, which would compute the forward again with a psi that moved.
 
     Shape: (batch, ..., dim) -> the same, in training; any number of batch axes. Statistics in fp32 or wider,
     output in x.dtype.

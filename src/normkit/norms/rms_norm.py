@@ -21,7 +21,8 @@ class RMSNorm(nn.RMSNorm):
 
     Args:
         normalized_shape: sizes of the normalised axes, one or several.
-        eps: added to the mean square, inside the root; None stands for the epsilon of the input's dtype.
+        eps: added to the mean square, inside the root; None stands for the epsilon of the
+            input's dtype or float32, whichever is wider.
         elementwise_affine: whether there is a weight.
         axis: the normalised axis, or the last of several.
         zero_centered_weight: multiply by 1 + weight, with a weight that starts at 0 (Gemma), so that weight

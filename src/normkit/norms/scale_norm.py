@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.kernels.moments import widen
+from normkit.kernels.moments import moments, widen
 
 __all__ = ["ScaleNorm"]
 
@@ -14,16 +14,18 @@ __all__ = ["ScaleNorm"]
 class ScaleNorm(nn.Module):
     r"""Give every vector one learned length.
 
-        y = scale * x / max(‖x‖₂, eps)
+        y = scale * x / sqrt(‖x‖² + eps²)
 
-    where ‖x‖₂ is the length of the last axis and ``scale`` is a single number that starts at sqrt(dim).
-    With that start it is RMSNorm without a weight.
+    where ‖x‖ is the length of the last axis, ``... [d]`` and not centred, and ``scale`` is a single number
+    that starts at sqrt(dim): as such it is RMSNorm without a weight. (The paper's code divides by
+    max(‖x‖, eps), which is the same but for vectors as short as eps, and not smooth there.)
 
-    Shape: (..., dim) -> (..., dim). The length is taken in fp32 or wider, output in x.dtype.
+    Shape: (..., dim) -> (..., dim). Statistics in fp32 or wider, output in x.dtype.
 
     Args:
-        dim: size of the last axis.
-        eps: the least length that is divided by.
+        dim: size of the normalised axis.
+        eps: a length that does not count.
+        axis: the normalised axis.
 
     Example:
         >>> ScaleNorm(4)(torch.tensor([3.0, 0, 4, 0]))
@@ -38,10 +40,13 @@ class ScaleNorm(nn.Module):
         eps: float = 1e-5,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        axis: int = -1,
     ) -> None:
         super().__init__()
         self.dim = dim
         self.eps = eps
+        self.axis = axis
         self.scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -50,10 +55,10 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         checks.floating("ScaleNorm", x)
-        checks.normalized_axes("ScaleNorm", x, (self.dim,), -1, {})
-        wide = widen(x)
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        return (self.scale.to(wide.dtype) * wide / length.clamp_min(self.eps)).to(x.dtype)
+        axes = checks.normalized_axes("ScaleNorm", x, (self.dim,), self.axis, {})
+        # mean(x²) = ‖x‖² / dim
+        x_hat = moments(x, axes, center=False).x_hat(self.eps**2 / self.dim)
+        return (x_hat * (widen(self.scale) / math.sqrt(self.dim))).to(x.dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.dim}, eps={self.eps}"
+        return f"{self.dim}, eps={self.eps}" + (f", axis={self.axis}" if self.axis != -1 else "")
