@@ -4,7 +4,6 @@ the argument in its plain form: axes counted from the front, a mask that broadca
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -39,7 +38,7 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
 
 def floating(who: str, x: object, *, complex_too: bool = False) -> None:
     if not isinstance(x, Tensor):
-        raise refusal(f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.astensor(...)")
+        raise refusal(f"{who} got {type(x).__name__}.", expected="a torch.Tensor", fix="torch.as_tensor(...)")
     if not (x.is_floating_point() or (complex_too and x.is_complex())):
         raise refusal(
             f"{who} got an input of dtype {x.dtype}.",
@@ -131,9 +130,9 @@ def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tens
     return axis
 
 
-def several_values(layer: str, x: Tensor, axes: Iterable[int], *, of: str) -> None:
+def several_values(layer: str, x: Tensor, values: int, *, of: str) -> None:
     """One value has no spread: refuse a statistic over a single number."""
-    if math.prod([x.shape[a] for a in axes]) == 1:
+    if values == 1:
         raise refusal(
             f"{layer} got an input of shape {tuple(x.shape)}, with a single value {of}.",
             expected=f"more than 1 value {of} when statistics are taken from the input",

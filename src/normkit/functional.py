@@ -8,6 +8,7 @@ where the input is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -212,8 +213,8 @@ def group_norm(
             expected=f"num_groups to divide the {channels} channels at axis {axis}",
             fix=f"choose one of {', '.join(str(g) for g in range(1, channels + 1) if channels % g == 0)}.",
         )
-    if input.numel() == num_groups:  # one sample, one value a group: torch refuses it too
-        checks.several_values("GroupNorm", input, (), of="a group")
+    samples_and_group = input.numel() // num_groups
+    checks.several_values("GroupNorm", input, samples_and_group, of="a group")
     y: Tensor = kernels.run(
         "group_norm",
         input,
@@ -234,20 +235,27 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float | Tensor = 0.1,
+    momentum: float | None = 0.1,
     eps: float = 1e-5,
     *,
     axis: int = 1,
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel over everything else; update the running statistics in place.
 
-    ``process_group`` takes the statistics over all its processes. See :class:`normkit.BatchNorm2d` and
-    :class:`normkit.SyncBatchNorm`.
+    ``process_group`` takes the statistics over all its processes. ``num_batches_tracked`` is counted up by 1,
+    but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
+    :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
+    if training and momentum is None and num_batches_tracked is None:
+        raise refusal(
+            "batch_norm got momentum=None and no num_batches_tracked.",
+            expected="a momentum, or the number of batches so far, for the plain average",
+        )
     if tuple(input.shape) == (0,):  # no batch and no channels: torch hands it back, too
         return input.clone()
     _check_running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")
@@ -255,7 +263,7 @@ def batch_norm(
     axis = checks.channel_axis("BatchNorm", input, axis, parameters)
     if training and process_group is None:
         rest = [i for i in range(input.ndim) if i != axis]
-        checks.several_values("BatchNorm", input, rest, of="a channel")
+        checks.several_values("BatchNorm", input, math.prod([input.shape[i] for i in rest]), of="a channel")
     y: Tensor = kernels.run(
         "batch_norm",
         input,
@@ -269,6 +277,7 @@ def batch_norm(
         axis=axis,
         mask=checks.mask_like("BatchNorm", mask, input, (axis,)),
         process_group=process_group,
+        num_batches_tracked=num_batches_tracked,
     )
     return _laid_out(y, input)
 
@@ -280,7 +289,7 @@ def instance_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     use_input_stats: bool = True,
-    momentum: float | Tensor = 0.1,
+    momentum: float = 0.1,
     eps: float = 1e-5,
     *,
     axis: int = 1,
@@ -295,7 +304,8 @@ def instance_norm(
     axis = checks.channel_axis("InstanceNorm", input, axis, parameters)
     if use_input_stats:
         rest = [i for i in range(1, input.ndim) if i != axis]
-        checks.several_values("InstanceNorm", input, rest, of="a channel of a sample")
+        values = math.prod([input.shape[i] for i in rest])
+        checks.several_values("InstanceNorm", input, values, of="a channel of a sample")
     y: Tensor = kernels.run(
         "instance_norm",
         input,

@@ -37,7 +37,7 @@ EXPORT = [  # operator, arguments, what the reason says (None: taken)
         "mask",
     ),
     ("batch_norm", {"weight": None, "bias": None, "axis": 2}, "axis 1"),
-    ("batch_norm", {"weight": None, "bias": None, "axis": 1, "momentum": torch.ones(())}, "momentum"),
+    ("batch_norm", {"weight": None, "bias": None, "axis": 1, "num_batches_tracked": torch.ones(())}, "count batches"),
     ("normalize", {"axes": (0,), "weight": None, "bias": None, "center": True}, "last axes"),
     ("normalize", {"axes": (1,), "weight": torch.ones(2, 1), "bias": None, "center": True}, "last axes"),
     ("add_layer_norm", {"residual": torch.ones(2, 3).double(), "axes": (1,)}, "one dtype"),

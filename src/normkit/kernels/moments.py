@@ -40,8 +40,10 @@ class Moments(NamedTuple):
 
     def x_hat(self, eps: float) -> Tensor:
         # eps shrinks with the numbers; should nothing of it be left, a constant group must still give 0.
-        tiny = (self.scale < 1) * torch.finfo(self.var.dtype).tiny
-        return self.centered * torch.rsqrt(self.var + (eps * self.scale * self.scale + tiny))
+        eps_d = eps * self.scale * self.scale
+        if isinstance(self.scale, Tensor):
+            eps_d = eps_d + (self.scale < 1).to(self.var.dtype) * torch.finfo(self.var.dtype).tiny
+        return self.centered * torch.rsqrt(self.var + eps_d)
 
     def batch_mean(self) -> Tensor:
         return torch.as_tensor(self.shift + self.mean / self.scale)
@@ -80,8 +82,9 @@ def moments(
             torch.as_tensor(p, device=x.device).to(first.dtype).expand_as(first) for p in (count, first, peak)
         ]
         count, first, peak = all_reduce_sum(torch.stack(parts), group).unbind()
+        count = count.to(x.dtype)  # float64 would spread to everything that is divided by it
     n = _at_least_1(count)
-    shift, scale = (first / n).to(x.dtype), _scale(peak.to(x.dtype), x.dtype)
+    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype)
     d = valid(x * scale - shift * scale, mask)
     sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
     if group is not None:
@@ -106,17 +109,22 @@ def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Te
 
 def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The largest magnitude of every group; 0 for a group of nothing, which has none."""
-    magnitude = x.abs()
-    if not axes:
-        return magnitude
-    return magnitude.amax(list(axes), keepdim=True) if x.numel() else _sum(magnitude, axes)
+    if not axes or x.numel() == 0:
+        return _sum(x.abs(), axes)
+    if x.is_complex():
+        return x.abs().amax(list(axes), keepdim=True)
+    return torch.maximum(x.amax(list(axes), keepdim=True).abs(), x.amin(list(axes), keepdim=True).abs())
 
 
 def _scale(peak: Tensor, dtype: torch.dtype) -> Tensor:
     """1 for ordinary numbers; for large ones the power of two that keeps their squares from overflowing."""
     limit = torch.finfo(dtype).max ** 0.25
     scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1)
-    return torch.where(scale == 0, 1, scale)  # an infinite peak: nothing to keep
+    return torch.where(scale == 0, 1, scale).to(_real(dtype))  # an infinite peak: nothing to keep
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
 
 
 def _at_least_1(count: Tensor | int) -> Tensor | int:

@@ -9,7 +9,7 @@ by ``normkit.functional``: axes count from the front, a mask broadcasts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,17 +119,19 @@ def batch_norm(
     weight: Tensor | None,
     bias: Tensor | None,
     training: bool,
-    momentum: float | Tensor,
+    momentum: float | None,
     eps: float,
     axis: int = 1,
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """The output uses the biased variance; the running variance is fed with the unbiased one."""
     if training:
         stats = moments(x, _all_but(axis, x.ndim), mask=mask, group=process_group)
-        _update(running_mean, stats.batch_mean(), stats.n > 0, momentum)
-        _update(running_var, stats.unbiased_var(), stats.n > 1, momentum)
+        weight_of_batch = _count_batch(num_batches_tracked, stats.n, momentum)
+        _update(running_mean, stats.batch_mean, stats.n > 0, weight_of_batch)
+        _update(running_var, stats.unbiased_var, stats.n > 1, weight_of_batch)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
@@ -143,7 +145,7 @@ def instance_norm(
     weight: Tensor | None,
     bias: Tensor | None,
     use_input_stats: bool,
-    momentum: float | Tensor,
+    momentum: float,
     eps: float,
     axis: int = 1,
     mask: Tensor | None = None,
@@ -152,8 +154,8 @@ def instance_norm(
     if use_input_stats:
         stats = moments(x, _all_but(axis, x.ndim)[1:], mask=mask)
         # An instance of padding alone has no mean to contribute, and one of a single value no variance.
-        _update_average(running_mean, stats.batch_mean(), stats.n > 0, momentum)
-        _update_average(running_var, stats.unbiased_var(), stats.n > 1, momentum)
+        _update(running_mean, stats.batch_mean, stats.n > 0, momentum, average=True)
+        _update(running_var, stats.unbiased_var, stats.n > 1, momentum, average=True)
     else:
         stats = _known(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
@@ -200,23 +202,36 @@ def _affine(
     return valid(y if bias is None else y + widen(bias), mask)
 
 
-def _update(running: Tensor | None, value: Tensor, known: Tensor | bool, momentum: float | Tensor) -> None:
-    """Move a running statistic towards ``value``, where that is known."""
+@torch.no_grad()
+def _count_batch(counter: Tensor | None, n: Tensor | int, momentum: float | None) -> float | Tensor:
+    """Count a batch that is not all padding; how much it weighs: momentum, or 1/k for the plain average."""
+    if counter is not None:
+        counter.add_((n > 0).any() if isinstance(n, Tensor) else 1)
+    if momentum is not None:
+        return momentum
+    assert counter is not None
+    return counter.clamp_min(1).double().reciprocal()
+
+
+@torch.no_grad()
+def _update(
+    running: Tensor | None,
+    statistic: Callable[[], Tensor],
+    known: Tensor | bool,
+    momentum: float | Tensor,
+    *,
+    average: bool = False,
+) -> None:
+    """Move a running statistic towards that of the input, or its average over samples, where it is known."""
     if running is None or not (isinstance(known, Tensor) or known):
         return
-    with torch.no_grad():
-        old, new = widen(running), value.reshape(running.shape)
-        moved = (1 - momentum) * old + momentum * new
-        running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)
-
-
-def _update_average(
-    running: Tensor | None, values: Tensor, known: Tensor | bool, momentum: float | Tensor
-) -> None:
-    """The same with the average over instances of those values that are known."""
-    if running is not None and (isinstance(known, Tensor) or known):
-        average = moments(values, [0], mask=known if isinstance(known, Tensor) else None)
-        _update(running, average.batch_mean(), average.n > 0, momentum)
+    value = statistic()
+    if average:
+        stats = moments(value, [0], mask=known if isinstance(known, Tensor) else None)
+        value, known = stats.batch_mean(), stats.n > 0
+    old, new = widen(running), value.reshape(running.shape)
+    moved = (1 - momentum) * old + momentum * new
+    running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)
 
 
 def _all_but(axis: int, ndim: int) -> list[int]:

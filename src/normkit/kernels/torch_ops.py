@@ -44,13 +44,16 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
         return "torch takes the channels at axis 1 only"
     if call.get("mask") is not None or call.get("process_group") is not None:
         return "torch has neither mask= nor process_group="
-    if isinstance(call.get("momentum"), Tensor):
-        return "torch takes momentum as a number only"
+    if call.get("num_batches_tracked") is not None:
+        return "torch's function does not count batches"
+    if op == "group_norm" and not x.is_contiguous():
+        return "torch's loses digits in channels_last"
     tensors = (call.get(name) for name in ("weight", "bias", "running_mean", "running_var"))
     if any(t is not None and t.dtype != x.dtype for t in tensors):
         return "torch takes parameters of the input's dtype only"
-    if call.get("multiply") == "after_cast" and x.dtype in (torch.float16, torch.bfloat16):
-        return "torch multiplies by the weight before the cast"
+    ours = call.get("multiply") == "after_cast" or call.get("zero_centered_weight", False)
+    if ours and x.dtype in (torch.float16, torch.bfloat16):
+        return "torch multiplies by a weight of the input's dtype, before the cast"
     return None
 
 
@@ -94,7 +97,9 @@ def group_norm(x: Tensor, *, num_groups: int, axis: int, mask: None, **call: Any
     return F.group_norm(x, num_groups, **call)
 
 
-def batch_norm(x: Tensor, *, axis: int, mask: None, process_group: None, **call: Any) -> Tensor:
+def batch_norm(
+    x: Tensor, *, axis: int, mask: None, process_group: None, num_batches_tracked: None, **call: Any
+) -> Tensor:
     return F.batch_norm(x, **call)
 
 

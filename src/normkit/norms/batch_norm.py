@@ -39,18 +39,18 @@ class BatchNormBase(batchnorm._BatchNorm):
             self.register_parameter("bias", None)
         self.axis = axis
 
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)
-        momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            # A batch of padding alone does not count. Processes must agree: with several, every batch does.
-            counts = isinstance(mask, Tensor) and self._sync_group() is None
-            self.num_batches_tracked.add_(mask.any() if counts and mask is not None else 1)
-            if self.momentum is None:  # the plain average of all batches; as a tensor, so that nothing waits
-                assert self.running_mean is not None
-                momentum = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
         training = self.training or (self.running_mean is None and self.running_var is None)
         running = not self.training or self.track_running_stats
+        tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
         return functional.batch_norm(
             input,
             self.running_mean if running else None,
@@ -58,11 +58,12 @@ class BatchNormBase(batchnorm._BatchNorm):
             self.weight,
             self.bias,
             training,
-            momentum,
+            self.momentum if tracked or self.momentum is not None else 0.0,
             self.eps,
             axis=self.axis,
             mask=mask,
             process_group=self._sync_group() if training else None,
+            num_batches_tracked=self.num_batches_tracked if tracked else None,
         )
 
     def _sync_group(self) -> ProcessGroup | None:

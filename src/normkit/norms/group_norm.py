@@ -61,6 +61,12 @@ class GroupNorm(nn.GroupNorm):
             self.register_parameter("bias", None)
         self.axis = axis
 
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         return functional.group_norm(
             input, self.num_groups, self.weight, self.bias, self.eps, axis=self.axis, mask=mask

@@ -36,6 +36,13 @@ class InstanceNormBase(instancenorm._InstanceNorm):
             self.register_parameter("bias", None)
         self.axis = axis
 
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)
         if input.dim() == self.rank - 1:
