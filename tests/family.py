@@ -100,6 +100,7 @@ FAMILY = [
         "AdaNorm",
         lambda: nk.AdaNorm(nk.LayerNorm(6, elementwise_affine=False), 6, 2),
         TOKENS,
+        (3, 4),
         extra={"cond": (3, 2)},
     ),
     Case(

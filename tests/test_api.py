@@ -40,7 +40,8 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "swap": "model rules",
     "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis",
     "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply",
-    "functional.batch_norm": f"{RUNNING} training momentum eps *axis *mask *process_group",
+    "functional.batch_norm": f"{RUNNING} training momentum eps *axis *mask *process_group "
+    "*num_batches_tracked",
     "functional.group_norm": "input num_groups weight bias eps *axis *mask",
     "functional.instance_norm": f"{RUNNING} use_input_stats momentum eps *axis *mask",
     "functional.layer_norm": "input normalized_shape weight bias eps *axis",
@@ -70,7 +71,10 @@ def test_the_arguments_are_these(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("__version__",)])
 def test_every_public_name_says_what_it_is(name):
-    assert inspect.getdoc(getattr(nk, name))
+    thing = getattr(nk, name)
+    assert thing.__doc__
+    if isinstance(thing, type):
+        assert thing.__dict__["__doc__"], "its own, not torch's"
 
 
 @pytest.mark.parametrize("name", nk.norms.__all__)

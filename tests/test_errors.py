@@ -86,6 +86,15 @@ LAYERS = [
     (lambda: nk.AdaNorm(nk.LayerNorm(4), 4, 2)(x234, None), "AdaNorm's condition got NoneType"),
     (lambda: nk.AdaNorm(nk.LayerNorm(4), 4, 2)(x234, torch.tensor(1.0)), "a condition of shape ()"),
     (lambda: nk.AdaNorm("LayerNorm", 4, 2), "a layer, such as"),
+    (
+        lambda: nk.AdaNorm(torch.nn.BatchNorm1d(3), 3, 2, axis=1)(
+            x234, torch.randn(2, 2), torch.ones(2, 4, dtype=torch.bool)
+        ),
+        "BatchNorm1d, takes none",
+    ),
+    (lambda: ours.normalize([1.0], "[a]"), "torch.as_tensor(...)"),
+    (lambda: ours.normalize(torch.ones(2, dtype=torch.complex64), "[a]"), "floating-point"),
+    (lambda: ours.batch_norm(x23, None, None, training=True, momentum=None), "no num_batches_tracked"),
     (lambda: nk.BatchNorm1d(3)(x23.numpy()), "BatchNorm1d got ndarray"),
     (lambda: nk.InstanceNorm1d(3)(None), "InstanceNorm1d got NoneType"),
     (lambda: nk.InstanceNorm1d(3)(x234[0], mask=[True]), "a mask of list"),

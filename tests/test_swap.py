@@ -8,6 +8,7 @@ import transformers
 from torch import nn
 
 import normkit as nk
+from normkit import swapping
 
 transformers.logging.set_verbosity_error()
 
@@ -76,7 +77,7 @@ def test_the_report_is_a_table_that_folds_equal_layers():
     assert str(nk.swap(model)).splitlines() == [
         "replaced 13 of 13 norms",
         "    12 x *.*  LayerNorm -> normkit.LayerNorm",
-        "     1 x *    BatchNorm1d -> normkit.BatchNorm1d",
+        "     1 x 12   BatchNorm1d -> normkit.BatchNorm1d",
     ]
 
 
@@ -165,6 +166,80 @@ def test_a_module_whose_forward_was_replaced_is_left_alone():
     report = nk.swap(model)
     assert type(model[0]) is nn.LayerNorm
     assert "forward was replaced" in str(report)
+
+
+def test_rules_for_classes_that_the_model_lacks_are_reported():
+    model = nn.Sequential(nn.BatchNorm2d(4))
+    rules = {"BatchNorm1d": nk.SyncBatchNorm, "BatchNorm2d": nk.SyncBatchNorm}
+    assert "no BatchNorm1d in the model: its rule was not used" in str(nk.swap(model, rules))
+    assert type(model[0]) is nk.SyncBatchNorm
+
+
+def test_a_rule_that_returns_the_old_module_replaces_nothing():
+    assert nk.swap(nn.Sequential(nn.LayerNorm(4)), {"LayerNorm": lambda old: old}).replaced == ()
+
+
+def test_what_a_new_module_takes_over_is_not_converted():
+    model = nn.Sequential(nn.BatchNorm2d(4))
+    model[0].weight.data = model[0].weight.data.bfloat16()
+    mean = model[0].running_mean
+    nk.swap(model, {"BatchNorm2d": nk.InstanceNorm2d})
+    assert type(model[0]) is nk.InstanceNorm2d
+    assert model[0].running_mean is mean
+    assert mean.dtype == torch.float32
+    assert model[0].weight.dtype == torch.bfloat16
+
+
+def test_a_bias_that_is_missing_stays_missing():
+    model = nn.Sequential(nn.LayerNorm(4, bias=False))
+    nk.swap(model, {"LayerNorm": nk.DyT})
+    assert model[0].bias is None
+
+
+def test_a_new_module_goes_to_the_device_of_the_old():
+    model = nn.Sequential(nn.LayerNorm(4, device="meta"))
+    nk.swap(model, {"LayerNorm": lambda old: nk.RMSNorm(4)})
+    assert model[0].weight.is_meta
+
+
+def test_hooks_of_both_modules_are_kept():
+    calls = []
+    model = nn.Sequential(nn.LayerNorm(4))
+    handle = model[0].register_forward_hook(lambda *_: calls.append("old"))
+
+    def rule(old):
+        new = nk.RMSNorm(4)
+        new.register_forward_hook(lambda *_: calls.append("new"))
+        return new
+
+    nk.swap(model, {"LayerNorm": rule})
+    model(torch.randn(2, 4))
+    assert calls == ["old", "new"]
+    handle.remove()
+    model(torch.randn(2, 4))
+    assert calls == ["old", "new", "new"]
+
+
+@pytest.mark.parametrize("rules", [None, {"LayerNorm": nk.RMSNorm}, {"LayerNorm": nk.DyT}])
+def test_torchs_encoder_calls_the_norms_in_inference_too(rules):
+    layer = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    nk.swap(layer, rules)
+    calls = []
+    layer.norm1.register_forward_pre_hook(lambda *_: calls.append(1))
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        without = layer(x)
+    torch.testing.assert_close(without, layer(x))
+    assert len(calls) == 2
+
+
+def test_layers_of_one_kind_are_probed_once(monkeypatch):
+    probed = []
+    real = swapping.as_rms_norm
+    monkeypatch.setattr(swapping, "as_rms_norm", lambda m: probed.append(m) or real(m))
+    model = nn.Sequential(*(OffRMSNorm("nothing") for _ in range(5)), OffRMSNorm("L1"), OffRMSNorm("L1"))
+    report = nk.swap(model)
+    assert (len(probed), len(report.replaced), len(report.left)) == (2, 5, 2)
 
 
 def test_a_lazy_norm_is_reported():
@@ -268,6 +343,10 @@ class Off(nn.Module):
         gain = self.weight * 0.5 if self.what == "half the gain" else self.weight
         if self.what == "narrow statistics":
             y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.what == "detached root":
+            y = x.float() / root.detach()
+        if self.what == "narrow weights":
+            return (gain * y).to(self.weight.dtype)
         if self.what == "dropout in training":
             y = nn.functional.dropout(y, training=self.training)
         if self.what == "channels first" and x.ndim > 2:
@@ -280,7 +359,7 @@ class OffRMSNorm(Off):
 
 
 OFF = ["L1", "eps outside", "centred", "half the gain", "narrow statistics", "dropout in training"]
-OFF += ["channels first"]
+OFF += ["channels first", "detached root", "narrow weights"]
 
 
 def test_a_weight_of_another_name_is_left_alone():

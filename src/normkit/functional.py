@@ -71,6 +71,7 @@ def normalize(
     pattern = pattern if isinstance(pattern, Pattern) else Pattern.parse(pattern)
     who = f"normalize({pattern.text!r})"
     checks.floating(who, x, complex_too=not center)
+    x = _autocast(x)
     pattern.check_sizes(sizes)
     layout = pattern.layout(x.shape, sizes)
     named = pattern.affine(affine, sizes)
@@ -80,8 +81,8 @@ def normalize(
         "normalize",
         layout.split(x),
         axes=layout.axes,
-        weight=_placed(who, "weight", weight, layout, names),
-        bias=_placed(who, "bias", bias, layout, names),
+        weight=_placed(who, "weight", weight, pattern, layout, names),
+        bias=_placed(who, "bias", bias, pattern, layout, names),
         eps=eps,
         center=center,
         mask=None if mask is None else layout.split(mask.expand(x.shape)),
@@ -100,6 +101,7 @@ def layer_norm(
 ) -> Tensor:
     """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
     checks.floating("layer_norm", input)
+    input = _autocast(input)
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", input, normalized_shape, axis, parameters)
     y: Tensor = kernels.run("layer_norm", input, axes=axes, weight=weight, bias=bias, eps=eps)
@@ -118,6 +120,7 @@ def rms_norm(
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
     checks.floating("rms_norm", input, complex_too=True)
+    input = _autocast(input)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
     axes = checks.normalized_axes("RMSNorm", input, normalized_shape, axis, {"weight": weight})
     y: Tensor = kernels.run(
@@ -205,6 +208,7 @@ def group_norm(
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
     checks.floating("group_norm", input)
+    input = _autocast(input)
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
     channels = input.shape[axis]
     if num_groups < 1 or channels % num_groups != 0:
@@ -322,6 +326,13 @@ def instance_norm(
     return _laid_out(y, input)
 
 
+def _autocast(x: Tensor) -> Tensor:
+    """On accelerators torch lists these norms among those that autocast runs in float32."""
+    accelerator = x.device.type in ("cuda", "xpu")
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if accelerator and narrow and torch.is_autocast_enabled(x.device.type) else x
+
+
 def _laid_out(y: Tensor, x: Tensor, *, channels: bool = True) -> Tensor:
     """Contiguous, as torch's outputs are, so that ``view`` works on them; but channels_last stays so."""
     return y if channels and _is_channels_last(x) else y.contiguous()
@@ -340,14 +351,16 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def _placed(
-    who: str, what: str, parameter: Tensor | None, layout: Layout, names: Sequence[str]
+    who: str, what: str, parameter: Tensor | None, pattern: Pattern, layout: Layout, names: Sequence[str]
 ) -> Tensor | None:
     if parameter is None:
         return None
+    found = dict(zip(layout.names, layout.sizes, strict=True))
     checks.tensor(who, what, parameter)
-    shape = layout.parameter_shape(names)
+    shape = pattern.parameter_shape(names, found)
     if tuple(parameter.shape) != shape or not names:
-        fitting = [own for own in layout.names_by_axis() if layout.parameter_shape(own) == parameter.shape]
+        axes = [[f.name for f in axis.factors] for axis in pattern.axes if not axis.is_ellipsis]
+        fitting = [own for own in axes if pattern.parameter_shape(own, found) == parameter.shape]
         raise refusal(
             f"{who} got a {what} of shape {tuple(parameter.shape)}.",
             expected=f"shape {shape}, the sizes of {' '.join(names)}",
@@ -355,9 +368,7 @@ def _placed(
             if fitting
             else None,
         )
-    return parameter.reshape(
-        [s if n in names else 1 for n, s in zip(layout.names, layout.sizes, strict=True)]
-    )
+    return parameter.reshape([size if name in names else 1 for name, size in found.items()])
 
 
 def _whole_axes(layout: Layout, names: Sequence[str]) -> tuple[int, ...]:

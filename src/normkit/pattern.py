@@ -63,21 +63,6 @@ class Layout:
         """The axes, counted after the split, that share one mean."""
         return tuple(i for i, shared in enumerate(self.shared) if shared)
 
-    def parameter_shape(self, names: Sequence[str]) -> tuple[int, ...]:
-        """The shape of a weight along ``names``: one size an input axis, as in the input."""
-        shape: dict[int, int] = {}
-        for name, size, axis in zip(self.names, self.sizes, self.axis_of, strict=True):
-            if name in names:
-                shape[axis] = shape.get(axis, 1) * size
-        return tuple(shape.values())
-
-    def names_by_axis(self) -> list[tuple[str, ...]]:
-        """The factors of each input axis."""
-        return [
-            tuple(n for n, a in zip(self.names, self.axis_of, strict=True) if a == axis)
-            for axis in dict.fromkeys(self.axis_of)
-        ]
-
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """View ``x`` with one axis a factor. Splitting an axis is a view in any memory layout."""
         return x if len(self.sizes) == x.ndim else x.reshape(self.sizes)
@@ -117,6 +102,11 @@ class Pattern:
         for name in chosen:
             one_of(name, self.names, what=f"affine= for pattern {self.text!r}")
         return tuple(n for n in self.names if n in chosen)
+
+    def parameter_shape(self, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of a weight along ``names``: one size an input axis, as in the input."""
+        chosen = ([sizes[f.name] for f in axis.factors if f.name in names] for axis in self.axes)
+        return tuple(math.prod(factors) for factors in chosen if factors)
 
     def axis(self, name: str) -> Axis:
         return next(a for a in self.axes for f in a.factors if f.name == name)

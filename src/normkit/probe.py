@@ -21,6 +21,8 @@ __all__ = ["MismatchError", "as_rms_norm"]
 
 DTYPES = [  # of input and weight
     (torch.float32, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.float16),
     (torch.bfloat16, torch.float32),
     (torch.bfloat16, torch.bfloat16),
     (torch.float16, torch.float32),
@@ -112,7 +114,25 @@ def _differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor) -> str | None:
                 x = rows.to(dtype).reshape(*shape, dim)
                 if _disagree(ours(x), _call(theirs.train(training), x), dtype):
                     return f"{dtype} inputs with {weight_dtype} weights"
-    return None
+    return "gradients" if _gradients_differ(ours, theirs, wide, rows) else None
+
+
+def _gradients_differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor, rows: Tensor) -> bool:
+    grad = torch.randn(rows.shape, **_plain(3))
+    grads = []
+    for module in (ours, theirs):
+        parameter = next(iter(module.parameters()))
+        parameter.data = weight.clone()
+        x = rows.clone().requires_grad_()
+        with torch.enable_grad():
+            y = module(x)
+        if not y.requires_grad:
+            return True
+        grads.append(torch.autograd.grad(y, (x, parameter), grad, allow_unused=True))
+    for mine, yours in zip(*grads, strict=True):
+        if yours is None or not torch.allclose(mine, yours, rtol=1e-3, atol=1e-4 * float(mine.abs().max())):
+            return True
+    return False
 
 
 def _disagree(mine: Tensor, yours: Tensor, dtype: torch.dtype) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from normkit import norms
@@ -41,18 +41,23 @@ class SwapReport:
 
     replaced: tuple[Swapped, ...]
     left: tuple[Swapped, ...]
+    unused: tuple[str, ...] = ()  # rules for classes that the model does not have
 
     def __str__(self) -> str:
         lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} norms"]
         rows = [(s.name, f"{s.old} -> {s.new}") for s in self.replaced]
         rows += [(s.name, f"{s.old} left as it is: {s.why}") for s in self.left]
         # Layers that differ only in their numbers make one row.
-        counts: dict[tuple[str, str], int] = {}
+        alike: dict[tuple[str, str], list[str]] = {}
         for name, text in rows:
-            key = (re.sub(r"\b\d+\b", "*", name) or "(the model itself)", text)
-            counts[key] = counts.get(key, 0) + 1
-        width = max((len(name) for name, _ in counts), default=0)
-        lines += [f"  {n:4} x {name:{width}}  {text}" for (name, text), n in counts.items()]
+            alike.setdefault((re.sub(r"\b\d+\b", "*", name), text), []).append(name)
+        shown = [
+            (len(names), folded if len(names) > 1 else names[0] or "(the model itself)", text)
+            for (folded, text), names in alike.items()
+        ]
+        width = max((len(name) for _, name, _ in shown), default=0)
+        lines += [f"  {count:4} x {name:{width}}  {text}" for count, name, text in shown]
+        lines += [f"  no {name} in the model: its rule was not used" for name in self.unused]
         return "\n".join(lines)
 
 
@@ -62,7 +67,8 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
     Without rules, every norm of ``torch.nn`` becomes ours, and so does every RMSNorm class of another
     library that a probe of its behaviour proves equal to ours (Hugging Face's, for example). The modules
     stay the same objects and only change their class: hooks, training flags, frozen and shared parameters
-    are untouched, and an optimizer that was built before goes on working.
+    are untouched, and an optimizer that was built before goes on working. An ``nn.TransformerEncoderLayer``
+    leaves its inference fast path, which would not call the norms.
 
     Args:
         rules: a class in the model, or its name -> what to put in its place; only these are replaced. A
@@ -74,21 +80,22 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
         >>> print(swap(model))
         replaced 1 of 1 norms
-             1 x *  BatchNorm2d -> normkit.BatchNorm2d
+             1 x 1  BatchNorm2d -> normkit.BatchNorm2d
         >>> print(swap(model, {"BatchNorm2d": lambda old: norms.GroupNorm(2, old.num_features)}))
         replaced 1 of 1 norms
-             1 x *  BatchNorm2d -> normkit.GroupNorm
+             1 x 1  BatchNorm2d -> normkit.GroupNorm
     """
     if not isinstance(model, nn.Module):
         raise refusal(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
-    named = None if rules is None else _checked(model, rules)
+    named, unused = (None, []) if rules is None else _checked(model, rules)
     replaced: list[Swapped] = []
     left: list[Swapped] = []
+    verdicts: Verdicts = {}
     changes: list[Callable[[], None]] = []  # all are planned before the first is made
     for name, module in model.named_modules():
         old = type(module).__name__
         try:
-            change = _by_default(module) if named is None else _by_rule(model, name, module, named)
+            change = _by_default(module, verdicts) if named is None else _by_rule(model, name, module, named)
         except MismatchError as mismatch:
             left.append(Swapped(name, old, None, str(mismatch)))
             continue
@@ -98,13 +105,17 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
             replaced.append(Swapped(name, old, new))
     for make in changes:
         make()
-    return SwapReport(tuple(replaced), tuple(left))
+    for layer in model.modules():
+        if isinstance(layer, nn.TransformerEncoderLayer) and not _is_plain(layer):
+            layer.activation_relu_or_gelu = 0  # else torch reads the norms' weights and does not call them
+    return SwapReport(tuple(replaced), tuple(left), tuple(unused))
 
 
 Change = tuple[str, Callable[[], None]]
+Verdicts = dict[tuple[type, str, str], dict[str, object] | MismatchError]
 
 
-def _by_default(module: nn.Module) -> Change | None:
+def _by_default(module: nn.Module, verdicts: Verdicts) -> Change | None:
     kind = type(module)
     if kind.__module__.startswith("normkit."):
         return None
@@ -119,9 +130,29 @@ def _by_default(module: nn.Module) -> Change | None:
         return _label(OURS[kind]), lambda: _become(module, OURS[kind])
     if isinstance(module, (*OURS, _NormBase)):
         raise MismatchError("its class derives from torch.nn's and may compute something else")
-    rms = as_rms_norm(module)
-    settings = {k: v for k, v in vars(rms).items() if not k.startswith("_") and k != "training"}
+    settings = _rms_settings(module, verdicts)
     return _label(norms.RMSNorm), lambda: _become(module, norms.RMSNorm, **settings)
+
+
+def _rms_settings(module: nn.Module, verdicts: Verdicts) -> dict[str, object]:
+    """The attributes of the RMSNorm that computes the same. Layers of one kind share a probe."""
+    shapes = [tuple(p.shape) for p in module.parameters()]
+    public = sorted((k, repr(v)) for k, v in vars(module).items() if not k.startswith("_"))
+    key = (type(module), repr(shapes), repr(public))
+    if key not in verdicts:
+        try:
+            found = vars(as_rms_norm(module))
+            verdicts[key] = {k: v for k, v in found.items() if not k.startswith("_") and k != "training"}
+        except MismatchError as mismatch:
+            verdicts[key] = mismatch
+    verdict = verdicts[key]
+    if isinstance(verdict, MismatchError):
+        raise verdict
+    return verdict
+
+
+def _is_plain(layer: nn.TransformerEncoderLayer) -> bool:
+    return type(layer.norm1) is type(layer.norm2) is nn.LayerNorm
 
 
 def _is_leaf(module: nn.Module) -> bool:
@@ -146,6 +177,8 @@ def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str,
             f"the rule for {type(module).__name__!r} returned {type(new).__name__} for {name!r}.",
             expected="a torch.nn.Module",
         )
+    if new is module:
+        return None
     if module is model:
         raise refusal(
             "the model is itself the norm to be replaced, and an object cannot replace itself.",
@@ -182,7 +215,7 @@ def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
         old = type(module).__name__
         raise refusal(
             f"{target.__name__} cannot be built from a {old}, which has no {', '.join(missing)}.",
-            fix=f"give a function: {{{old!r}: lambda old: normkit.{target.__name__}(...)}}.",
+            fix=f"give a function: {{{old!r}: lambda old: {_label(target)}(...)}}.",
         )
     if "bias" in arguments and getattr(module, "bias", None) is None:
         known["bias"] = False
@@ -198,13 +231,12 @@ def _arguments(target: type[nn.Module]) -> dict[str, inspect.Parameter]:
     """What a constructor takes by name; one that hands **kwargs on takes what its base takes."""
     found: dict[str, inspect.Parameter] = {}
     for kind in target.__mro__:
-        parameters = dict(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]  # a class, no instance
+        parameters = dict(list(inspect.signature(kind.__init__).parameters.items())[1:])  # type: ignore[misc]
         hands_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         found = {**named, **found}
         if not hands_on:
             break
-    found.pop("self", None)
     return found
 
 
@@ -212,14 +244,28 @@ def _carry_over(old: nn.Module, new: nn.Module) -> None:
     """Device, dtype, training flag, and the very dictionaries of hooks, so that their handles still work."""
     if any(part is old for part in new.modules()):
         return  # the old module goes on inside the new one, with all that it has
-    tensor = next((t for t in (*old.parameters(), *old.buffers()) if t.is_floating_point()), None)
-    if tensor is not None:
-        new.to(device=tensor.device, dtype=tensor.dtype)
+    old_ones = (*old.parameters(), *old.buffers())
+    like = next((t for t in old_ones if t.is_floating_point()), None)
+    taken_over = {id(t) for t in old_ones}
+
+    def move(t: Tensor) -> Tensor:
+        if like is None or id(t) in taken_over:
+            return t
+        return t.to(like.device, like.dtype) if t.is_floating_point() else t.to(like.device)
+
+    new._apply(move)
     new.train(old.training)
-    new.__dict__.update({k: v for k, v in old.__dict__.items() if "hooks" in k})
+    for name, hooks in vars(old).items():
+        if "hooks" in name and isinstance(hooks, dict):
+            hooks.update(vars(new)[name])
+            vars(new)[name] = hooks
+    if old._is_full_backward_hook is not None:
+        new._is_full_backward_hook = old._is_full_backward_hook
 
 
-def _checked(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]) -> dict[str, Rule]:
+def _checked(
+    model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]
+) -> tuple[dict[str, Rule], list[str]]:
     if not isinstance(rules, Mapping):
         raise refusal(
             f"swap got rules of {type(rules).__name__}.", expected="a dict: class -> what to put there"
@@ -227,20 +273,21 @@ def _checked(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]) -> d
     present = sorted({type(m).__name__ for m in model.modules()})
     named = {key if isinstance(key, str) else key.__name__: rule for key, rule in rules.items()}
     for name, rule in named.items():
-        if name not in present:
-            close = difflib.get_close_matches(name, present, n=1)
-            raise refusal(
-                f"swap got a rule for {name!r}, and the model has no such module.",
-                expected=f"one of {', '.join(present)}",
-                fix=f"did you mean {close[0]!r}?" if close else None,
-            )
         if isinstance(rule, nn.Module) or not callable(rule):
             raise refusal(
                 f"swap got {rule!r} as the rule for {name!r}.",
                 expected="a class, or a function from the old module to the new one",
                 fix=f"{{{name!r}: lambda old: ...}}",
             )
-    return named
+    unused = [name for name in named if name not in present]
+    if len(unused) == len(named):
+        close = difflib.get_close_matches(unused[0], present, n=1) if unused else []
+        raise refusal(
+            f"swap got rules for {', '.join(map(repr, unused)) or 'nothing'}: the model has no such module.",
+            expected=f"one of {', '.join(present)}",
+            fix=f"did you mean {close[0]!r}?" if close else None,
+        )
+    return named, unused
 
 
 def _label(kind: type) -> str:

@@ -12,6 +12,12 @@ WORKER = Path(__file__).with_name("worker.py")
 CLAIMS = [
     "sync_batch_norm_equals_one_process",
     "sync_batch_norm_equals_torch_on_the_whole_batch",
+    "sync_batch_norm_takes_one_sample_a_rank",
+    "sync_batch_norm_is_exact_in_float32_for_large_means_and_magnitudes",
+    "sync_batch_norm_computes_in_the_dtype_of_its_input",
+    "sync_batch_norm_does_not_count_a_batch_of_padding",
+    "sync_batch_norm_does_not_synchronise_in_evaluation",
+    "a_converted_model_keeps_its_process_group",
     "sync_batch_norm_takes_a_mask_on_each_rank",
     "sync_batch_norm_takes_a_rank_of_padding_alone",
     "sync_batch_norm_is_twice_differentiable",

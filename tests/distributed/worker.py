@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import SequenceParallel, parallelize_modu
 from torch.nn.parallel import DistributedDataParallel
 
 import normkit as nk
+from normkit.kernels.moments import moments
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64: only the order of summation differs
 
@@ -62,6 +63,55 @@ def sync_batch_norm_equals_torch_on_the_whole_batch():
     x, weights, mine = whole_batch((3, 4, 2), (5, 2))
     sync, single = nk.SyncBatchNorm(3, dtype=torch.float64), nn.BatchNorm2d(3, dtype=torch.float64)
     same_as_one_process(sync, single, x, weights, mine)
+
+
+def sync_batch_norm_takes_one_sample_a_rank():
+    x, weights, mine = whole_batch((3,), (1, 1))
+    same_as_one_process(
+        nk.SyncBatchNorm(3, dtype=torch.float64), nk.BatchNorm1d(3, dtype=torch.float64), x, weights, mine
+    )
+
+
+def sync_batch_norm_is_exact_in_float32_for_large_means_and_magnitudes():
+    for mean, spread in ((1e6, 1.0), (0.0, 3e37), (1e30, 1e29)):
+        x, weights, mine = whole_batch((3, 40), (5, 2))
+        x = (torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) * spread + mean).float()
+        sync, single = nk.SyncBatchNorm(3, affine=False), nk.BatchNorm1d(3, affine=False).double()
+        part, whole = x[mine].clone().requires_grad_(), x.double().requires_grad_()
+        y, expected = sync(part), single(whole)
+        assert y.dtype == torch.float32
+        assert (y - expected[mine]).abs().max() < 1e-5
+        (y * weights[mine].float()).sum().backward()
+        (expected * weights.float().double()).sum().backward()
+        assert (part.grad - whole.grad[mine]).abs().max() < 1e-5 * whole.grad.abs().max()
+
+
+def sync_batch_norm_computes_in_the_dtype_of_its_input():
+    seen = moments(torch.randn(4, 3), [0], group=dist.group.WORLD)
+    assert {t.dtype for t in (seen.centered, seen.var, seen.mean, seen.scale)} == {torch.float32}
+
+
+def sync_batch_norm_does_not_count_a_batch_of_padding():
+    x, _, mine = whole_batch((3,), (4, 2))
+    layer = nk.SyncBatchNorm(3, dtype=torch.float64, momentum=None)
+    layer(x[mine], mask=torch.zeros(len(x[mine]), dtype=torch.bool))
+    layer(x[mine], mask=torch.full((len(x[mine]),), dist.get_rank() == 0))  # real on one rank alone
+    assert layer.num_batches_tracked == 1
+    torch.testing.assert_close(layer.running_mean, x[:4].mean(0), **CLOSE)
+
+
+def sync_batch_norm_does_not_synchronise_in_evaluation():
+    layer = nk.SyncBatchNorm(3, track_running_stats=False).eval()
+    if dist.get_rank() == 0:  # the other rank does not take part: a collective would hang
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(layer(x), nk.BatchNorm1d(3)(x))
+
+
+def a_converted_model_keeps_its_process_group():
+    group = dist.new_group([0, 1])
+    model = nk.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(3)), group)
+    assert model[0].process_group is group
+    assert model[0]._sync_group() is group
 
 
 def sync_batch_norm_takes_a_mask_on_each_rank():

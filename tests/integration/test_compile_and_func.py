@@ -6,6 +6,7 @@ import pytest
 import torch
 from family import FAMILY, POWER, call, over
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 
 import normkit as nk
@@ -47,7 +48,11 @@ def test_every_layer_compiles_to_one_graph_with_the_same_numbers(backend, case):
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in FAMILY + POWER if c.name in ("BatchNorm1d-last", "GroupNorm", "Norm-group", "PowerNorm")],
+    [
+        c
+        for c in FAMILY + POWER
+        if c.name in ("AdaNorm-batch", "BatchNorm1d-last", "GroupNorm", "Norm-group", "PowerNorm")
+    ],
     ids=lambda c: c.name,
 )
 def test_masks_compile_to_one_graph_with_the_same_numbers(case):
@@ -131,6 +136,21 @@ def test_autocast_gives_the_dtype_that_torch_gives(name, dtype):
         got, expected = ours(x), theirs(x)
     assert got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "BatchNorm1d", "GroupNorm", "InstanceNorm1d"])
+def test_autocast_on_an_accelerator_gives_the_dtype_that_torch_gives(name):
+    """Fake tensors know the dtypes of a GPU without having one; torch.autocast itself asks for one."""
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.float16)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            arguments = (2, 6) if name == "GroupNorm" else (6,)
+            x = torch.empty(4, 6, 6, dtype=torch.float16, device="cuda")
+            ours, theirs = (getattr(m, name)(*arguments, device="cuda").eval() for m in (nk, nn))
+            assert ours(x).dtype == theirs(x).dtype
+    finally:
+        torch.set_autocast_enabled("cuda", False)
 
 
 def test_a_network_trains_under_autocast():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from family import FAMILY, POWER, call, over
 
 import normkit as nk
 from normkit import functional as ours
@@ -22,12 +23,17 @@ LAYOUTS = {
 }
 # name -> (ours, torch's) on a (batch, channels, height, width) input with 6 channels
 NORMS = {
-    "layer_norm": lambda f, x, w, b: f.layer_norm(x, x.shape[1:], None, None),
-    "rms_norm": lambda f, x, w, b: f.rms_norm(x, x.shape[1:], None, 1e-6),
+    "layer_norm": lambda f, x, w, b: f.layer_norm(x, x.shape[1:], like(w, x), like(b, x)),
+    "rms_norm": lambda f, x, w, b: f.rms_norm(x, x.shape[1:], like(w, x), 1e-6),
     "group_norm": lambda f, x, w, b: f.group_norm(x, 3, w, b),
     "batch_norm": lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),
     "instance_norm": lambda f, x, w, b: f.instance_norm(x, None, None, w, b),
 }
+
+
+def like(parameter, x):
+    """One number a channel, spread over a sample."""
+    return parameter.reshape(-1, 1, 1).expand(x.shape[1:])
 
 
 def run(function, x, *parameters, weights):
@@ -148,6 +154,25 @@ def error_over_floor(value, true_value):
     return (value.double() - true_value).abs().max() / floor
 
 
+# AdaNorm rounds the output of its norm first; PowerNorm and the rest round once.
+TWICE = {"AdaNorm": 3, "AdaNorm-batch": 3}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@over([c for c in FAMILY + POWER if "after-cast" not in c.name])
+def test_every_layer_is_at_the_rounding_floor_in_narrow_dtypes(case, dtype):
+    narrow = {k: v.to(dtype) for k, v in case.inputs().items()}
+    layer = case.layer(dtype)
+    truth = case.layer().train(case.training)
+    truth.load_state_dict(
+        {k: v.double() if v.is_floating_point() else v for k, v in layer.state_dict().items()}
+    )
+    if hasattr(truth, "eps") and truth.eps is None:
+        truth.eps = torch.finfo(torch.float32).eps
+    y, true_y = call(layer, narrow), call(truth, {k: v.double() for k, v in narrow.items()})
+    assert error_over_floor(y.detach(), true_y.detach()) <= 1.1 * TWICE.get(case.name, 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("zero_centered_weight", [False, True])
 def test_the_weight_gradient_of_llamas_rms_norm_is_at_the_rounding_floor(zero_centered_weight, dtype):
@@ -180,10 +205,14 @@ def test_inputs_and_parameters_of_any_two_dtypes_work_together(name, dtype, para
     assert weight.grad is None or weight.grad.dtype == parameter_dtype
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -3.3, 1e6 + 0.1, 1e30, 3e38])
-@pytest.mark.parametrize("size", [1, 3, 777, 65536])
-def test_a_constant_group_gives_exact_zeros(value, size):
-    x = torch.full((2, size), value)
+CONSTANTS = [(v, torch.float32) for v in (0.0, 1.0, 0.1, -3.3, 1e6 + 0.1, 1e30, 3e38)]
+CONSTANTS += [(v, torch.float64) for v in (0.0, 1.0, -4.0, 1e300)]
+
+
+@pytest.mark.parametrize(("value", "dtype"), CONSTANTS)
+@pytest.mark.parametrize("size", [1, 4, 777, 65536])
+def test_a_constant_group_gives_exact_zeros(value, dtype, size):
+    x = torch.full((2, size), value, dtype=dtype)
     assert not ours.layer_norm(x, (size,)).any()
     assert not ours.group_norm(x, 1).any()
     assert not ours.batch_norm(x, None, None, training=True).any()

@@ -40,8 +40,7 @@ def options(name):
         yield from ({}, {"eps": 1e-3}, {"affine": True}, {"affine": False}, {"momentum": 0.3})
         yield from ({"track_running_stats": True}, {"track_running_stats": False})
         yield {"affine": True, "track_running_stats": True}
-        if "Batch" in name:
-            yield {"momentum": None}
+        yield {"momentum": None, "track_running_stats": True}
 
 
 def both(name, keywords, **more):
@@ -225,8 +224,34 @@ def test_bias_can_be_left_out_where_recent_torch_allows_it():
         assert "weight" in layer.state_dict()
 
 
-def test_lazy_initialisation_schemes_still_find_the_class():
-    """Code in the wild looks for classes by isinstance, as weight decay and initialisation do."""
-    model = nn.Sequential(nn.Linear(4, 4), nk.LayerNorm(4), nk.BatchNorm1d(4))
-    undecayed = [m for m in model if isinstance(m, nn.LayerNorm | nn.modules.batchnorm._BatchNorm)]
-    assert len(undecayed) == 2
+def test_tracking_can_be_switched_off_later_as_in_torch():
+    for training in (True, False):
+        ours, theirs = nk.BatchNorm1d(4), nn.BatchNorm1d(4)
+        x = torch.randn(5, 4) + 3
+        for layer in (ours, theirs):
+            layer.track_running_stats = False
+            layer.train(training)
+        torch.testing.assert_close(ours(x), theirs(x))
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+REPRS = {
+    "LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=True, axis=1)": lambda: nk.LayerNorm(4, axis=1),
+    "RMSNorm((4,), eps=None, elementwise_affine=True, zero_centered_weight=True, multiply='after_cast')": (
+        lambda: nk.RMSNorm(4, zero_centered_weight=True, multiply="after_cast")
+    ),
+    "Norm('b l [d]', d=4, eps=1e-05, affine='d', center=False)": lambda: nk.Norm(
+        "b l [d]", d=4, center=False
+    ),
+    "Norm('b l [d]', eps=1e-05, affine=False)": lambda: nk.Norm("b l [d]", affine=False),
+    "Norm('b l [d]', d=4, eps=1e-05, affine='d', bias=False)": lambda: nk.Norm("b l [d]", d=4, bias=False),
+    "ScaleNorm(4, eps=1e-05, axis=1)": lambda: nk.ScaleNorm(4, axis=1),
+    "DyT((4,), alpha=0.5, elementwise_affine=True, bias=True, axis=1)": lambda: nk.DyT(4, axis=1),
+}
+
+
+@pytest.mark.parametrize("text", REPRS)
+def test_repr_shows_what_torch_does_not_have(text):
+    assert repr(REPRS[text]()) == text
+    for layer in (nk.BatchNorm1d(4, axis=-1), nk.GroupNorm(2, 4, axis=-1), nk.InstanceNorm1d(4, axis=-1)):
+        assert repr(layer).endswith(", axis=-1)")

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from family import FAMILY, Case, call, over
+from family import FAMILY, Case, over
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 
 import normkit as nk
 
 
-def as_function(case: Case):
+def as_function(case: Case, **others):
     layer, inputs = case.layer(), case.inputs()
     names = [*inputs, *(n for n, _ in layer.named_parameters())]
     tensors = [*inputs.values(), *(p.detach() for p in layer.parameters())]
@@ -19,7 +19,7 @@ def as_function(case: Case):
         first, *rest = [named.pop(n) for n in inputs]
         extra = dict(zip(list(inputs)[1:], rest, strict=True))
         buffers = {n: b.clone() for n, b in layer.named_buffers()}
-        return functional_call(layer, {**named, **buffers}, (first,), extra)
+        return functional_call(layer, {**named, **buffers}, (first,), {**extra, **others})
 
     return function, tuple(t.clone().requires_grad_() for t in tensors)
 
@@ -36,14 +36,9 @@ def test_second_gradients_are_the_derivatives_of_the_first(case):
 
 @pytest.mark.parametrize("case", [c for c in FAMILY if c.mask_shape], ids=lambda c: c.name)
 def test_gradients_with_a_mask_are_the_derivatives_of_the_output(case):
-    layer, inputs = case.layer(), case.inputs()
     mask = torch.rand(case.mask_shape, generator=torch.Generator().manual_seed(3)) > 0.3
-
-    def function(*values):
-        return call(layer, dict(zip(inputs, values, strict=True)), mask=mask)
-
-    assert gradcheck(function, tuple(v.requires_grad_() for v in inputs.values()))
-    assert gradgradcheck(function, tuple(v.requires_grad_() for v in inputs.values()))
+    assert gradcheck(*as_function(case, mask=mask))
+    assert gradgradcheck(*as_function(case, mask=mask))
 
 
 @pytest.mark.parametrize("op", ["add_layer_norm", "add_rms_norm"])

@@ -223,12 +223,14 @@ def _update(
     average: bool = False,
 ) -> None:
     """Move a running statistic towards that of the input, or its average over samples, where it is known."""
-    if running is None or not (isinstance(known, Tensor) or known):
+    if running is None:
         return
     value = statistic()
     if average:
         stats = moments(value, [0], mask=known if isinstance(known, Tensor) else None)
         value, known = stats.batch_mean(), stats.n > 0
+    if not (isinstance(known, Tensor) or known):
+        return
     old, new = widen(running), value.reshape(running.shape)
     moved = (1 - momentum) * old + momentum * new
     running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)

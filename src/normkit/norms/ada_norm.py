@@ -4,10 +4,11 @@ import inspect
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from normkit import checks
 from normkit.errors import refusal
-from normkit.kernels.moments import widen
+from normkit.kernels.moments import valid, widen
 
 __all__ = ["AdaNorm"]
 
@@ -68,17 +69,30 @@ class AdaNorm(nn.Module):
         checks.floating("AdaNorm's condition", cond)
         axis = checks.axis_of("AdaNorm", self.axis, x.ndim)
         self._check(x, cond, axis)
-        wide = cond.to(self.modulation.weight.dtype)
-        scale, shift = self.modulation(self.activation(wide)).chunk(2, dim=-1)
-        takes_mask = "mask" in inspect.signature(self.norm.forward).parameters
-        y = self.norm(x, mask=mask) if mask is not None and takes_mask else self.norm(x)
-        y = widen(y)
+        if mask is not None and self._mixes_padding:
+            raise refusal(
+                f"AdaNorm got a mask, and its norm, {type(self.norm).__name__}, takes none.",
+                fix="use normkit's norm of that name.",
+            )
+        padding = checks.mask_like("AdaNorm", mask, x, (axis,))
+        scale, shift = self.modulation(self.activation(cond.to(self.modulation.weight.dtype))).chunk(
+            2, dim=-1
+        )
+        x_valid = valid(x, padding)
+        y = widen(
+            self.norm(x_valid, mask=padding) if mask is not None and self._takes_mask else self.norm(x_valid)
+        )
         y = y * (1 + _spread(scale, x.ndim, axis).to(y.dtype)) + _spread(shift, x.ndim, axis).to(y.dtype)
-        if mask is not None:
-            padding = checks.mask_like("AdaNorm", mask, x, (axis,))
-            assert padding is not None
-            y = torch.where(padding, y, 0)
-        return y.to(x.dtype)
+        return valid(y, padding).to(x.dtype)
+
+    @property
+    def _takes_mask(self) -> bool:
+        return "mask" in inspect.signature(self.norm.forward).parameters
+
+    @property
+    def _mixes_padding(self) -> bool:
+        """Whether the norm takes no mask, although its statistics are those of many positions."""
+        return not self._takes_mask and isinstance(self.norm, _NormBase | nn.GroupNorm)
 
     def _check(self, x: Tensor, cond: Tensor, axis: int) -> None:
         rest = [s for i, s in enumerate(x.shape) if i != axis]

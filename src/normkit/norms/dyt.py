@@ -50,7 +50,7 @@ class DyT(nn.Module):
     ) -> None:
         super().__init__()
         self.normalized_shape = (
-            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+            tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (int(normalized_shape),)
         )
         self.init_alpha = alpha
         self.elementwise_affine = elementwise_affine

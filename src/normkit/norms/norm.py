@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -72,7 +71,7 @@ class Norm(nn.Module):
         self.center = center
         self.sizes = dict(sizes)
         self.affine = _affine_axes(self._pattern, affine, sizes)
-        shape = _parameter_shape(self._pattern, self.affine, sizes)
+        shape = self._pattern.parameter_shape(self.affine, sizes)
         with_bias = center if bias is None else bias
         for name, wanted in (("weight", bool(shape)), ("bias", bool(shape) and with_bias)):
             parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
@@ -131,11 +130,6 @@ def _affine_axes(
             fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for no parameters at all.",
         )
     return names
-
-
-def _parameter_shape(parsed: Pattern, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    chosen = ([sizes[f.name] for f in axis.factors if f.name in names] for axis in parsed.axes)
-    return tuple(math.prod(factors) for factors in chosen if factors)
 
 
 def _unsized(parsed: Pattern, sizes: Mapping[str, int]) -> list[str]:
