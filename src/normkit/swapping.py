@@ -17,7 +17,7 @@ from normkit.probe import MismatchError, as_rms_norm
 
 __all__ = ["SwapReport", "Swapped", "swap"]
 
-Rule = type[nn.Module] | Callable[[nn.Module], nn.Module] | None
+Rule = type[nn.Module] | Callable[[nn.Module], nn.Module]
 
 # torch's class -> ours, under the same name.
 OURS: dict[type[nn.Module], type[nn.Module]] = {

@@ -25,7 +25,7 @@ from normkit.kernels.collectives import all_reduce_sum
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Moments", "moments", "valid", "widen"]
+__all__ = ["Moments", "moments", "valid", "widen", "widest"]
 
 
 class Moments(NamedTuple):
@@ -75,8 +75,8 @@ def moments(
         d = x * scale
         return Moments(d, 0.0, _sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
 
-    # In float64 the mean of equal numbers is that number, and a constant group gives 0. MPS has no float64.
-    first = _sum(fixed, axes, torch.float32 if x.device.type == "mps" else torch.float64)
+    # In float64 the mean of equal numbers is that number, and a constant group gives 0.
+    first = _sum(fixed, axes, widest(x.device))
     if group is not None:  # the sum of all peaks bounds the numbers as well as the largest peak does
         parts = [
             torch.as_tensor(p, device=x.device).to(first.dtype).expand_as(first) for p in (count, first, peak)
@@ -101,6 +101,10 @@ def valid(x: Tensor, mask: Tensor | None) -> Tensor:
 def widen(x: Tensor) -> Tensor:
     """The dtype that everything is computed in: float32, or the tensor's own where that is wider."""
     return x.to(torch.float32 if torch.finfo(x.dtype).bits < 32 else x.dtype)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
 
 
 def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:

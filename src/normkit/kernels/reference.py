@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from normkit.kernels.moments import Moments, moments, valid, widen
+from normkit.kernels.moments import Moments, moments, valid, widen, widest
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -210,7 +210,7 @@ def _count_batch(counter: Tensor | None, n: Tensor | int, momentum: float | None
     if momentum is not None:
         return momentum
     assert counter is not None
-    return counter.clamp_min(1).double().reciprocal()
+    return counter.clamp_min(1).to(widest(counter.device)).reciprocal()
 
 
 @torch.no_grad()
