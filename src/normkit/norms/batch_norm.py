@@ -8,6 +8,7 @@ from torch.nn.modules import batchnorm
 
 from normkit import checks, functional
 from normkit.errors import refusal
+from normkit.norms.affine import reset_affine
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,10 +42,7 @@ class BatchNormBase(batchnorm._BatchNorm):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.kernels.moments import widen
+from normkit.norms.affine import make_affine, reset_affine
 
 __all__ = ["DyT"]
 
@@ -56,17 +57,15 @@ class DyT(nn.Module):
         self.elementwise_affine = elementwise_affine
         self.axis = axis
         self.alpha = nn.Parameter(torch.empty((), device=device, dtype=dtype))
-        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            full = torch.empty(self.normalized_shape, device=device, dtype=dtype) if wanted else None
-            self.register_parameter(name, None if full is None else nn.Parameter(full))
+        bias = elementwise_affine and bias
+        make_affine(
+            self, self.normalized_shape, weight=elementwise_affine, bias=bias, device=device, dtype=dtype
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.constant_(self.alpha, self.init_alpha)
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, x: Tensor) -> Tensor:
         checks.floating("DyT", x)

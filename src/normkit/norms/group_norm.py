@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from normkit import functional
 from normkit.errors import refusal
+from normkit.norms.affine import reset_affine
 
 __all__ = ["GroupNorm"]
 
@@ -62,10 +63,7 @@ class GroupNorm(nn.GroupNorm):
         self.axis = axis
 
     def reset_parameters(self) -> None:
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         return functional.group_norm(

@@ -8,6 +8,7 @@ from torch.nn.modules import instancenorm
 
 from normkit import checks, functional
 from normkit.errors import refusal
+from normkit.norms.affine import reset_affine
 
 __all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
 
@@ -38,10 +39,7 @@ class InstanceNormBase(instancenorm._InstanceNorm):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)

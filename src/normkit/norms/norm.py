@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from normkit import functional
 from normkit.errors import refusal
+from normkit.norms.affine import make_affine, reset_affine
 from normkit.pattern import ELLIPSIS, Pattern, describe
 
 __all__ = ["Norm"]
@@ -72,10 +73,8 @@ class Norm(nn.Module):
         self.sizes = dict(sizes)
         self.affine = _affine_axes(self._pattern, affine, sizes)
         shape = self._pattern.parameter_shape(self.affine, sizes)
-        with_bias = center if bias is None else bias
-        for name, wanted in (("weight", bool(shape)), ("bias", bool(shape) and with_bias)):
-            parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
-            self.register_parameter(name, parameter)
+        has_bias = bool(shape) and (center if bias is None else bias)
+        make_affine(self, shape, weight=bool(shape), bias=has_bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     @property
@@ -83,10 +82,7 @@ class Norm(nn.Module):
         return self._pattern.text
 
     def reset_parameters(self) -> None:
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return functional.normalize(

@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from normkit import checks
 from normkit.kernels.moments import valid, widen
+from normkit.norms.affine import make_affine, reset_affine
 
 __all__ = ["PowerNorm"]
 
@@ -75,9 +76,7 @@ class PowerNorm(nn.Module):
         self.alpha_backward = alpha_backward
         self.affine = affine
         self.axis = axis
-        for name in ("weight", "bias"):
-            full = torch.empty(num_features, device=device, dtype=dtype) if affine else None
-            self.register_parameter(name, None if full is None else nn.Parameter(full))
+        make_affine(self, (num_features,), weight=affine, bias=affine, device=device, dtype=dtype)
         self.register_buffer("running_square", torch.empty(num_features, device=device, dtype=dtype))
         self.register_buffer("running_grad", torch.empty(num_features, device=device, dtype=dtype))
         self.reset_parameters()
@@ -85,9 +84,7 @@ class PowerNorm(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.running_square)
         nn.init.zeros_(self.running_grad)
-        if self.weight is not None and self.bias is not None:
-            nn.init.ones_(self.weight)
-            nn.init.zeros_(self.bias)
+        reset_affine(self)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         checks.floating("PowerNorm", x)
