@@ -325,6 +325,19 @@ def test_hugging_face_models_keep_their_numbers(name, dtype):
     torch.testing.assert_close(model(ids)[0], expected, **exact)
 
 
+@pytest.mark.parametrize(
+    ("name", "multiply", "zero_centered"),
+    [("Llama", "after_cast", False), ("Qwen3", "after_cast", False), ("Gemma2", "before_cast", True)],
+)
+def test_the_convention_of_a_model_is_found(name, multiply, zero_centered):
+    kind, config, _ = MODELS[name]
+    model = kind(config)
+    nk.swap(model)
+    norm = model.model.norm
+    assert (norm.multiply, norm.zero_centered_weight) == (multiply, zero_centered)
+    assert norm.eps == config.rms_norm_eps
+
+
 class Off(nn.Module):
     """Looks like an RMSNorm, and differs in one thing."""
 
