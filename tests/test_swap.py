@@ -358,6 +358,8 @@ class Off(nn.Module):
             y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
         if self.what == "detached root":
             y = x.float() / root.detach()
+        if self.what == "rounded twice":
+            return y.to(x.dtype) * gain.to(x.dtype)
         if self.what == "narrow weights":
             return (gain * y).to(self.weight.dtype)
         if self.what == "dropout in training":
@@ -372,7 +374,7 @@ class OffRMSNorm(Off):
 
 
 OFF = ["L1", "eps outside", "centred", "half the gain", "narrow statistics", "dropout in training"]
-OFF += ["channels first", "detached root", "narrow weights"]
+OFF += ["channels first", "detached root", "narrow weights", "rounded twice"]
 
 
 def test_a_weight_of_another_name_is_left_alone():
