@@ -86,7 +86,7 @@ def test_every_layer_documents_formula_or_kin_shape_and_example(name):
 
 
 # What each part may import, besides itself: everything points down.
-LAYERS = ["swapping", "probe", "norms", "functional", "kernels", "pattern", "checks", "errors"]
+LAYERS = ["swapping", "probe", "norms", "functional", "conventions", "kernels", "pattern", "checks", "errors"]
 MAY_SKIP = {"_version", "__init__"}
 
 

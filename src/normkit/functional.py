@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from normkit import checks, kernels
+from normkit.conventions import autocast, laid_out
 from normkit.errors import refusal
 from normkit.pattern import Layout, Pattern
 
@@ -71,7 +72,7 @@ def normalize(
     pattern = pattern if isinstance(pattern, Pattern) else Pattern.parse(pattern)
     who = f"normalize({pattern.text!r})"
     checks.floating(who, x, complex_too=not center)
-    x = _autocast(x)
+    x = autocast(x)
     pattern.check_sizes(sizes)
     layout = pattern.layout(x.shape, sizes)
     named = pattern.affine(affine, sizes)
@@ -87,7 +88,7 @@ def normalize(
         center=center,
         mask=None if mask is None else layout.split(mask.expand(x.shape)),
     )
-    return _laid_out(y.reshape(x.shape), x)
+    return laid_out(y.reshape(x.shape), x)
 
 
 def layer_norm(
@@ -101,11 +102,11 @@ def layer_norm(
 ) -> Tensor:
     """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
     checks.floating("layer_norm", input)
-    input = _autocast(input)
+    input = autocast(input)
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", input, normalized_shape, axis, parameters)
     y: Tensor = kernels.run("layer_norm", input, axes=axes, weight=weight, bias=bias, eps=eps)
-    return _laid_out(y, input, channels=axis != -1)
+    return laid_out(y, input, channels=axis != -1)
 
 
 def rms_norm(
@@ -120,7 +121,7 @@ def rms_norm(
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
     checks.floating("rms_norm", input, complex_too=True)
-    input = _autocast(input)
+    input = autocast(input)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
     axes = checks.normalized_axes("RMSNorm", input, normalized_shape, axis, {"weight": weight})
     y: Tensor = kernels.run(
@@ -132,7 +133,7 @@ def rms_norm(
         zero_centered_weight=zero_centered_weight,
         multiply=multiply,
     )
-    return _laid_out(y, input)
+    return laid_out(y, input)
 
 
 def add_layer_norm(
@@ -208,7 +209,7 @@ def group_norm(
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
     checks.floating("group_norm", input)
-    input = _autocast(input)
+    input = autocast(input)
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
     channels = input.shape[axis]
     if num_groups < 1 or channels % num_groups != 0:
@@ -229,7 +230,7 @@ def group_norm(
         axis=axis,
         mask=checks.mask_like("GroupNorm", mask, input, (axis,)),
     )
-    return _laid_out(y, input)
+    return laid_out(y, input)
 
 
 def batch_norm(
@@ -283,7 +284,7 @@ def batch_norm(
         process_group=process_group,
         num_batches_tracked=num_batches_tracked,
     )
-    return _laid_out(y, input)
+    return laid_out(y, input)
 
 
 def instance_norm(
@@ -323,31 +324,7 @@ def instance_norm(
         axis=axis,
         mask=checks.mask_like("InstanceNorm", mask, input, (axis,)),
     )
-    return _laid_out(y, input)
-
-
-def _autocast(x: Tensor) -> Tensor:
-    """On accelerators torch lists these norms among those that autocast runs in float32."""
-    accelerator = x.device.type in ("cuda", "xpu")
-    narrow = x.dtype in (torch.float16, torch.bfloat16)
-    return x.float() if accelerator and narrow and torch.is_autocast_enabled(x.device.type) else x
-
-
-def _laid_out(y: Tensor, x: Tensor, *, channels: bool = True) -> Tensor:
-    """Contiguous, as torch's outputs are, so that ``view`` works on them; but channels_last stays so."""
-    return y if channels and _is_channels_last(x) else y.contiguous()
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    """By strides, because vmap cannot ask a tensor for its memory format."""
-    if x.ndim not in (4, 5):
-        return False
-    step = 1
-    for axis in (1, *range(x.ndim - 1, 1, -1), 0):
-        if x.stride(axis) != step:
-            return False
-        step *= x.shape[axis]
-    return True
+    return laid_out(y, input)
 
 
 def _placed(
