@@ -48,7 +48,7 @@ def test_hugging_face_models_keep_their_numbers(name, dtype):
     report = nk.swap(model)
     assert (len(report.replaced), len(report.left)) == (norms, 0)
     assert all(s.new in ("normkit.RMSNorm", "normkit.LayerNorm") for s in report.replaced)
-    # A unit of bf16 at 0.5, about the size of these logits; torch's LayerNorm, in BERT, sums in another order.
+    # A unit of bf16 at 0.5, the size of these logits; torch's LayerNorm, in BERT, sums in another order.
     exact = {"rtol": 2e-6, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 4e-3, "atol": 4e-3}
     torch.testing.assert_close(model(ids)[0], expected, **exact)
 
