@@ -38,15 +38,16 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "describe": "pattern shape *center **sizes",
     "swap": "model rules",
-    "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis",
-    "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply",
+    "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis *out",
+    "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply "
+    "*out",
     "functional.batch_norm": f"{RUNNING} training momentum eps *axis *mask *process_group "
-    "*num_batches_tracked",
-    "functional.group_norm": "input num_groups weight bias eps *axis *mask",
-    "functional.instance_norm": f"{RUNNING} use_input_stats momentum eps *axis *mask",
-    "functional.layer_norm": "input normalized_shape weight bias eps *axis",
-    "functional.normalize": "x pattern weight bias eps *center *affine *mask **sizes",
-    "functional.rms_norm": "input normalized_shape weight eps *axis *zero_centered_weight *multiply",
+    "*num_batches_tracked *out",
+    "functional.group_norm": "input num_groups weight bias eps *axis *mask *out",
+    "functional.instance_norm": f"{RUNNING} use_input_stats momentum eps *axis *mask *out",
+    "functional.layer_norm": "input normalized_shape weight bias eps *axis *out",
+    "functional.normalize": "x pattern weight bias eps *center *affine *mask *out **sizes",
+    "functional.rms_norm": "input normalized_shape weight eps *axis *zero_centered_weight *multiply *out",
 }
 
 

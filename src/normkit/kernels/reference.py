@@ -50,14 +50,14 @@ def normalize(
 ) -> Tensor:
     """Normalise over ``axes``. ``weight``, ``bias`` and ``mask`` broadcast against ``x``."""
     x_hat = moments(x, axes, center=center, mask=mask).x_hat(eps)
-    return _affine(x_hat, weight, bias, mask).to(x.dtype)
+    return affine(x_hat, weight, bias, mask).to(x.dtype)
 
 
 def layer_norm(
     x: Tensor, *, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     return normalize(
-        x, axes=axes, weight=_along(axes, x.ndim, weight), bias=_along(axes, x.ndim, bias), eps=eps
+        x, axes=axes, weight=along(axes, x.ndim, weight), bias=along(axes, x.ndim, bias), eps=eps
     )
 
 
@@ -74,14 +74,14 @@ def rms_norm(
     """``dtype`` is what the result is cast to, and what "before" and "after" refer to: that of ``x``."""
     dtype = x.dtype if dtype is None else dtype
     x_hat = moments(x, axes, center=False).x_hat(eps)
-    weight = _along(axes, x.ndim, weight)
+    weight = along(axes, x.ndim, weight)
     if weight is not None and multiply == "after_cast":
         gain = 1 + weight if zero_centered_weight else weight
         y = widen(x_hat.to(dtype)) * widen(gain)  # one rounding, as in a product of narrow numbers
         return y.to(torch.promote_types(dtype, gain.dtype))
     if weight is not None and zero_centered_weight:
         weight = 1 + weight.to(x_hat.dtype)
-    return _affine(x_hat, weight).to(dtype)
+    return affine(x_hat, weight).to(dtype)
 
 
 def group_norm(
@@ -103,8 +103,8 @@ def group_norm(
     y = normalize(
         split(x, axis),
         axes=[i for i in range(1, x.ndim + 1) if i != axis],
-        weight=None if weight is None else _along(channels, x.ndim + 1, split(weight, 0)),
-        bias=None if bias is None else _along(channels, x.ndim + 1, split(bias, 0)),
+        weight=None if weight is None else along(channels, x.ndim + 1, split(weight, 0)),
+        bias=None if bias is None else along(channels, x.ndim + 1, split(bias, 0)),
         eps=eps,
         mask=None if mask is None else split(mask.expand(x.shape), axis),
     )
@@ -128,12 +128,12 @@ def batch_norm(
 ) -> Tensor:
     """The output uses the biased variance; the running variance is fed with the unbiased one."""
     if training:
-        stats = moments(x, _all_but(axis, x.ndim), mask=mask, group=process_group)
-        weight_of_batch = _count_batch(num_batches_tracked, stats.n, momentum)
-        _update(running_mean, stats.batch_mean, stats.n > 0, weight_of_batch)
-        _update(running_var, stats.unbiased_var, stats.n > 1, weight_of_batch)
+        stats = moments(x, all_but(axis, x.ndim), mask=mask, group=process_group)
+        weight_of_batch = count_batch(num_batches_tracked, stats.n, momentum)
+        update(running_mean, stats.batch_mean, stats.n > 0, weight_of_batch)
+        update(running_var, stats.unbiased_var, stats.n > 1, weight_of_batch)
     else:
-        stats = _known(x, running_mean, running_var, axis, mask)
+        stats = _running(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
 
 
@@ -152,12 +152,12 @@ def instance_norm(
 ) -> Tensor:
     """Running statistics follow the average, over instances, of the mean and the unbiased variance."""
     if use_input_stats:
-        stats = moments(x, _all_but(axis, x.ndim)[1:], mask=mask)
+        stats = moments(x, all_but(axis, x.ndim)[1:], mask=mask)
         # An instance of padding alone has no mean to contribute, and one of a single value no variance.
-        _update(running_mean, stats.batch_mean, stats.n > 0, momentum, average=True)
-        _update(running_var, stats.unbiased_var, stats.n > 1, momentum, average=True)
+        update(running_mean, stats.batch_mean, stats.n > 0, momentum, average=True)
+        update(running_var, stats.unbiased_var, stats.n > 1, momentum, average=True)
     else:
-        stats = _known(x, running_mean, running_var, axis, mask)
+        stats = _running(x, running_mean, running_var, axis, mask)
     return _per_channel(x, stats, weight, bias, eps, axis, mask)
 
 
@@ -172,13 +172,17 @@ def add_rms_norm(x: Tensor, *, residual: Tensor, **call: Any) -> tuple[Tensor, T
     return rms_norm(total, dtype=x.dtype, **call), total
 
 
-def _known(x: Tensor, mean: Tensor | None, var: Tensor | None, axis: int, mask: Tensor | None) -> Moments:
-    """The moments of evaluation: the running ones."""
-    mean, var = _along((axis,), x.ndim, mean), _along((axis,), x.ndim, var)
-    assert mean is not None
-    assert var is not None
+def known(x: Tensor, mean: Tensor, var: Tensor, mask: Tensor | None) -> Moments:
+    """The moments of evaluation: given ones, which broadcast against ``x``."""
     x = widen(x)
     return Moments(valid(x - mean.to(x.dtype), mask), mean, var.to(x.dtype), shift=0.0, scale=1.0, n=0)
+
+
+def _running(x: Tensor, mean: Tensor | None, var: Tensor | None, axis: int, mask: Tensor | None) -> Moments:
+    mean, var = along((axis,), x.ndim, mean), along((axis,), x.ndim, var)
+    assert mean is not None
+    assert var is not None
+    return known(x, mean, var, mask)
 
 
 def _per_channel(
@@ -190,11 +194,11 @@ def _per_channel(
     axis: int,
     mask: Tensor | None,
 ) -> Tensor:
-    weight, bias = _along((axis,), x.ndim, weight), _along((axis,), x.ndim, bias)
-    return _affine(stats.x_hat(eps), weight, bias, mask).to(x.dtype)
+    weight, bias = along((axis,), x.ndim, weight), along((axis,), x.ndim, bias)
+    return affine(stats.x_hat(eps), weight, bias, mask).to(x.dtype)
 
 
-def _affine(
+def affine(
     x_hat: Tensor, weight: Tensor | None, bias: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Parameters are widened first, so that their gradients are summed in the wide dtype too."""
@@ -203,7 +207,7 @@ def _affine(
 
 
 @torch.no_grad()
-def _count_batch(counter: Tensor | None, n: Tensor | int, momentum: float | None) -> float | Tensor:
+def count_batch(counter: Tensor | None, n: Tensor | int, momentum: float | None) -> float | Tensor:
     """Count a batch that is not all padding; how much it weighs: momentum, or 1/k for the plain average."""
     if counter is not None:
         counter.add_((n > 0).any() if isinstance(n, Tensor) else 1)
@@ -214,7 +218,7 @@ def _count_batch(counter: Tensor | None, n: Tensor | int, momentum: float | None
 
 
 @torch.no_grad()
-def _update(
+def update(
     running: Tensor | None,
     statistic: Callable[[], Tensor],
     known: Tensor | bool,
@@ -236,11 +240,11 @@ def _update(
     running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)
 
 
-def _all_but(axis: int, ndim: int) -> list[int]:
+def all_but(axis: int, ndim: int) -> list[int]:
     return [i for i in range(ndim) if i != axis]
 
 
-def _along(axes: Sequence[int], ndim: int, parameter: Tensor | None) -> Tensor | None:
+def along(axes: Sequence[int], ndim: int, parameter: Tensor | None) -> Tensor | None:
     """View a parameter so that its axes lie along ``axes`` of an input with ``ndim`` axes."""
     if parameter is None or list(axes) == list(range(ndim - parameter.ndim, ndim)):
         return parameter

@@ -94,7 +94,7 @@ class Norm(nn.Module):
             center=self.center,
             affine=self.affine or None,
             mask=mask,
-            **self.sizes,
+            **self.sizes,  # type: ignore[arg-type]  # no axis is named out
         )
 
     def describe(self, shape: Sequence[int]) -> str:

@@ -1,0 +1,21 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <type_traits>
+
+#include "scalar.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c")
+#endif
+
+#define NK_ISA avx512
+#define NK_BYTES 64
+#include "isa.inc"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,170 @@
+// The definitions in long double, one number after the other: for rows and groups whose squares leave the range
+// of the compute dtype, or that hold inf or NaN. Slow, rare, and right.
+#include <cmath>
+#include <vector>
+
+#include "scalar.h"
+
+namespace normkit {
+namespace {
+
+using Wide = long double;
+
+struct Moments {
+    Wide mean, rstd;
+};
+
+template <class At> Moments moments(At at, int64_t n, double eps, bool center) {
+    Wide mean = 0, var = 0;
+    if (center) { // about the first, so that equal numbers have that number as their mean
+        for (int64_t j = 0; j < n; ++j) mean += at(j) - at(0);
+        mean = at(0) + mean / n;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+        const Wide d = at(j) - mean;
+        var += d * d;
+    }
+    var /= n;
+    return {mean, 1 / std::sqrt(var + eps)};
+}
+
+Wide rounded_to(Type type, Wide v) {
+    if (type == F64) return v;
+    float f = 0;
+    uint16_t half = 0;
+    void *p = type == F32 ? static_cast<void *>(&f) : static_cast<void *>(&half);
+    set(type, p, 0, double(v));
+    return get(type, p, 0);
+}
+
+Type compute(Type type) { return type == F64 ? F64 : F32; }
+
+} // namespace
+
+void careful_row(const RowsForward &job, int64_t row) {
+    const Type type = job.residual ? job.total_type : job.x_type, wide = compute(type);
+    const int64_t n = job.dim, from = job.residual ? row * n : job.x_at.offset(row);
+    const void *x = job.residual ? job.total : job.x;
+    auto at = [&](int64_t j) -> Wide { return get(type, x, from + j); };
+    const Moments m = moments(at, n, job.eps, job.center);
+    if (job.mean) set(wide, job.mean, row, double(m.mean));
+    if (job.rstd) set(wide, job.rstd, row, double(m.rstd));
+    for (int64_t j = 0; j < n; ++j) {
+        Wide y = (at(j) - m.mean) * m.rstd;
+        if (job.weight) y = rounded_to(job.rounded, y) * get(wide, job.weight, j);
+        if (job.bias) y += get(wide, job.bias, j);
+        set(job.x_type, job.y, row * n + j, double(y));
+    }
+}
+
+void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias) {
+    const int64_t n = job.dim, x_from = job.x_at.offset(row), dy_from = job.dy_at.offset(row);
+    const Type wide = compute(job.x_type);
+    auto at = [&](int64_t j) -> Wide { return get(job.x_type, job.x, x_from + j); };
+    const Moments m = moments(at, n, job.eps, job.center);
+    auto x_hat = [&](int64_t j) { return (at(j) - m.mean) * m.rstd; };
+    auto dy = [&](int64_t j) -> Wide { return get(job.dy_type, job.dy, dy_from + j); };
+    auto g = [&](int64_t j) { return job.weight ? dy(j) * get(wide, job.weight, j) : dy(j); };
+    Wide c1 = 0, c2 = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        if (job.center) c1 += g(j) / n;
+        c2 += g(j) * x_hat(j) / n;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+        Wide dx = (g(j) - c1 - x_hat(j) * c2) * m.rstd;
+        if (job.dtotal) dx += get(job.x_type, job.dtotal, job.dtotal_at.offset(row) + j);
+        if (job.dx) set(job.x_type, job.dx, row * n + j, double(dx));
+        if (dweight) dweight[j] += double(dy(j) * rounded_to(job.rounded, x_hat(j)));
+        if (dbias) dbias[j] += double(dy(j));
+    }
+}
+
+namespace {
+
+// Every number of a group that the mask leaves: body(where, channel, row).
+template <class Body> void each(const Groups &job, int64_t group, Body body) {
+    const Shape &s = job.shape;
+    const int64_t k0 = group / s.k2, k2 = group % s.k2;
+    for (int64_t r1 = 0; r1 < s.r1; ++r1)
+        for (int64_t r3 = 0; r3 < s.r3; ++r3)
+            for (int64_t i = 0; i < s.i; ++i) {
+                const int64_t row = k0 * s.r1 + r1, channel = k2 * s.r3 + r3;
+                if (!job.mask || job.mask[row * s.i + i]) body((row * s.channels() + channel) * s.i + i, channel, r1);
+            }
+}
+
+Moments moments_of(const Groups &job, int64_t group, double eps, bool center, bool given, Wide &count) {
+    Wide mean = 0, var = 0, first = 0;
+    count = 0;
+    each(job, group, [&](int64_t at, int64_t, int64_t) {
+        if (count == 0) first = get(job.type, job.x, at);
+        mean += get(job.type, job.x, at) - first;
+        count += 1;
+    });
+    mean = center && count > 0 ? first + mean / count : 0;
+    each(job, group, [&](int64_t at, int64_t, int64_t) {
+        const Wide d = get(job.type, job.x, at) - mean;
+        var += d * d;
+    });
+    if (count > 0) var /= count;
+    if (given) {
+        mean = job.stats.mean[group];
+        var = job.stats.var[group];
+    } else {
+        job.stats.mean[group] = double(mean);
+        job.stats.var[group] = double(var);
+        job.stats.count[group] = double(count);
+    }
+    return {mean, 1 / std::sqrt(var + eps)};
+}
+
+} // namespace
+
+void careful_forward(const Groups &job, double eps, bool center, bool given) {
+    for (int64_t at = 0; job.mask && at < job.shape.numel(); ++at) set(job.type, job.y, at, 0);
+    for (int64_t group = 0; group < job.shape.groups(); ++group) {
+        Wide count;
+        const Moments m = moments_of(job, group, eps, center, given, count);
+        each(job, group, [&](int64_t at, int64_t channel, int64_t row) {
+            const int64_t k = job.weight_on_rows ? row : channel;
+            Wide y = (get(job.type, job.x, at) - m.mean) * m.rstd;
+            if (job.weight) y *= job.weight[k];
+            if (job.bias) y += job.bias[k];
+            set(job.type, job.y, at, double(y));
+        });
+    }
+}
+
+void careful_backward(const Groups &job, double eps, bool center, bool given, double *dweight, double *dbias) {
+    for (int64_t at = 0; job.mask && at < job.shape.numel(); ++at) set(job.type, job.y, at, 0);
+    const int64_t parameters = job.weight_on_rows ? job.shape.r1 : job.shape.channels();
+    for (int64_t k = 0; k < parameters; ++k) {
+        if (dweight) dweight[k] = 0;
+        if (dbias) dbias[k] = 0;
+    }
+    for (int64_t group = 0; group < job.shape.groups(); ++group) {
+        Wide count, c1 = 0, c2 = 0;
+        const Moments m = moments_of(job, group, eps, center, given, count);
+        auto g = [&](int64_t at, int64_t k) { return (job.weight ? job.weight[k] : 1) * Wide(get(job.type, job.dy, at)); };
+        auto x_hat = [&](int64_t at) { return (get(job.type, job.x, at) - m.mean) * m.rstd; };
+        each(job, group, [&](int64_t at, int64_t channel, int64_t row) {
+            const int64_t k = job.weight_on_rows ? row : channel;
+            if (!given && center) c1 += g(at, k) / count;
+            if (!given) c2 += g(at, k) * x_hat(at) / count;
+            if (dweight) dweight[k] += double(get(job.type, job.dy, at) * x_hat(at));
+            if (dbias) dbias[k] += get(job.type, job.dy, at);
+        });
+        each(job, group, [&](int64_t at, int64_t channel, int64_t row) {
+            const int64_t k = job.weight_on_rows ? row : channel;
+            set(job.type, job.y, at, double((g(at, k) - c1 - x_hat(at) * c2) * m.rstd));
+        });
+    }
+}
+
+void *scratch(int64_t bytes) {
+    static thread_local std::vector<char> memory;
+    if (int64_t(memory.size()) < bytes) memory.resize(bytes);
+    return memory.data();
+}
+
+} // namespace normkit

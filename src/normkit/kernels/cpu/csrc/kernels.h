@@ -1,0 +1,133 @@
+// What the kernels compute, as plain data, and the table that each instruction set fills.
+#pragma once
+
+#include <cstdint>
+
+namespace normkit {
+
+// The dtypes, in the order of every table below.
+enum Type : int { F32, F64, BF16, F16, TYPES };
+
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+
+// Where row `i` of a tensor starts: up to four outer axes that could not be merged into one.
+struct Outer {
+    int axes = 1;
+    int64_t size[4] = {0}, stride[4] = {0};
+
+    int64_t offset(int64_t i) const {
+        if (axes == 1) return i * stride[0];
+        int64_t at = 0;
+        for (int a = axes - 1; a > 0; --a) {
+            at += (i % size[a]) * stride[a];
+            i /= size[a];
+        }
+        return at + i * stride[0];
+    }
+};
+
+// Rows of `dim` neighbouring numbers: LayerNorm, RMSNorm, and both after a residual add.
+struct RowsForward {
+    Type x_type, residual_type, total_type; // y has the type of x
+    const void *x, *residual;  // residual: or null
+    void *total, *y;           // total = x + residual: or null
+    const void *weight, *bias; // of the compute dtype: or null
+    void *mean, *rstd;         // of the compute dtype: or null
+    Outer x_at, residual_at;
+    int64_t dim;
+    double eps;
+    bool center;  // false: about 0, RMSNorm
+    Type rounded; // x_hat is rounded to this dtype before it meets the weight; F64: not at all
+    bool stream;  // write past the cache
+};
+
+struct RowsBackward {
+    Type dy_type, x_type;
+    const void *dy, *x, *dtotal; // dtotal, the gradient of total: or null
+    void *dx;                    // of x_type: or null
+    const void *weight, *mean, *rstd;
+    double *dweight, *dbias;     // one sum a chunk of rows, `dim` numbers each: or null
+    Outer dy_at, x_at, dtotal_at;
+    int64_t rows, chunk_rows, dim;
+    double eps;
+    bool center;
+    Type rounded;
+};
+
+// Any other grouping, in five axes of dense memory:  (k0, r1, k2, r3, i)
+// One mean for each (k0, k2), over r1, r3 and i. A channel is a (k2, r3); `i` is what lies inside of it.
+//   BatchNorm     (1, N, C, 1, HW)     channels_last (1, NHW, C, 1, 1)
+//   InstanceNorm  (N, 1, C, 1, HW)     channels_last (N, HW, C, 1, 1)
+//   GroupNorm     (N, 1, G, C/G, HW)   channels_last (N, HW, G, C/G, 1)
+//   LayerNorm over the channels of an image          (N, C, HW, 1, 1), with the weight along r1
+struct Shape {
+    int64_t k0, r1, k2, r3, i;
+    int64_t channels() const { return k2 * r3; }
+    int64_t groups() const { return k0 * k2; }
+    int64_t positions() const { return k0 * r1 * i; } // what a mask has one value for
+    int64_t numel() const { return k0 * r1 * k2 * r3 * i; }
+};
+
+struct Stats { // one of each a group
+    double *mean, *var, *count;
+};
+
+struct Groups {
+    Type type;
+    Shape shape;
+    const void *x, *dy;
+    void *y; // dx, in a backward
+    const double *weight, *bias; // or null
+    bool weight_on_rows; // along r1 rather than along the channels
+    const bool *mask;    // or null; (k0, r1, i)
+    Stats stats;
+    // scratch of a forward: moments of each span, or of each (chunk, column)
+    double *part_mean, *part_m2, *part_count;
+    // scratch of a backward: sum of dy and of dy * (x - mean) for the same; and for each row where the
+    // weight lies along r1
+    double *part_a, *part_b, *row_a, *row_b;
+    // What a pass over the data applies to each channel of each k0, in the compute dtype:
+    //   y = (x - hi - lo) * p + q        dx = dy * p + q + (x - hi - lo) * t
+    const void *hi, *lo, *p, *q, *t;
+};
+
+// How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads.
+constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048;
+inline int64_t chunk_rows(int64_t rows) {
+    int64_t each = (rows + CHUNKS - 1) / CHUNKS;
+    return each <= BLOCK_ROWS ? BLOCK_ROWS : (each + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+}
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t chunks(int64_t rows) { return rows ? (rows + chunk_rows(rows) - 1) / chunk_rows(rows) : 0; }
+
+using RowsForwardFn = void (*)(const RowsForward &, int64_t begin, int64_t end);
+using RowsBackwardFn = void (*)(const RowsBackward &, int64_t begin, int64_t end);
+using GroupsFn = void (*)(const Groups &, int64_t begin, int64_t end);
+
+// One of these an instruction set. A null entry: no such combination of dtypes.
+struct Kernels {
+    const char *name;
+    RowsForwardFn (*rows_forward)(Type x, Type residual, bool center);
+    RowsBackwardFn (*rows_backward)(Type dy, Type x, bool center);
+    // by dtype: spans (i > 1) and columns (i == 1); moments, apply, sums, gradient
+    GroupsFn span_moments[TYPES], span_apply[TYPES], span_sums[TYPES], span_gradient[TYPES];
+    GroupsFn column_moments[TYPES], column_apply[TYPES], column_sums[TYPES], column_gradient[TYPES];
+};
+
+extern const Kernels generic_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels, avx512_kernels;
+#endif
+
+// The same in long double, one number after the other: for the rare row whose squares leave the range of the
+// compute dtype.
+void careful_row(const RowsForward &job, int64_t row);
+void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias);
+void careful_forward(const Groups &job, double eps, bool center, bool given);
+void careful_backward(const Groups &job, double eps, bool center, bool given, double *dweight, double *dbias);
+
+// Memory of the calling thread, valid until its next call.
+void *scratch(int64_t bytes);
+
+} // namespace normkit

@@ -1,0 +1,90 @@
+// What Python loads: the operators of namespace normkit, and which instructions they use.
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tensor.h"
+
+namespace normkit {
+
+// NORMKIT_ISA=generic or avx2 asks for less than the machine has: for tests and for comparisons.
+const Kernels &kernels() {
+    static const Kernels &chosen = []() -> const Kernels & {
+#if defined(__x86_64__)
+        const char *most = std::getenv("NORMKIT_ISA");
+        const bool generic = most && !std::strcmp(most, "generic"), avx2 = most && !std::strcmp(most, "avx2");
+        __builtin_cpu_init();
+        if (!generic && !avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+            return avx512_kernels;
+        if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+            __builtin_cpu_supports("f16c"))
+            return avx2_kernels;
+#endif
+        return generic_kernels;
+    }();
+    return chosen;
+}
+
+int64_t last_level_cache() {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#else
+    static const int64_t bytes = 0;
+#endif
+    return bytes > 0 ? bytes : int64_t(32) << 20;
+}
+
+} // namespace normkit
+
+#define NK_SHAPE "SymInt k0, SymInt r1, SymInt k2, SymInt r3, SymInt i"
+
+STABLE_TORCH_LIBRARY(normkit, m) {
+    m.def("rows(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) -> Tensor");
+    m.def("rows_train(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) -> (Tensor, Tensor)");
+    m.def("rows_out(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind, Tensor(a!) out) -> ()");
+    m.def("rows_add(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) "
+          "-> (Tensor, Tensor)");
+    m.def("rows_add_train(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) "
+          "-> (Tensor, Tensor, Tensor)");
+    m.def("rows_add_out(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind, "
+          "Tensor(a!) out, Tensor(b!) total) -> ()");
+    m.def("rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor stats, Tensor? dtotal, int dims, float eps, "
+          "int kind, bool need_dx, bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
+    m.def("groups(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
+          "Tensor? mean, Tensor? var, float eps, bool center) -> (Tensor, Tensor)");
+    m.def("groups_out(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
+          "Tensor? mean, Tensor? var, float eps, bool center, Tensor(a!) out) -> Tensor");
+    m.def("groups_backward(Tensor dy, Tensor x, " NK_SHAPE ", Tensor? weight, bool weight_on_rows, Tensor? mask, "
+          "Tensor stats, bool given, float eps, bool center, bool need_dweight, bool need_dbias) "
+          "-> (Tensor, Tensor, Tensor)");
+    m.def("update_running(Tensor(a!) mean, Tensor(b!) var, Tensor stats, float momentum) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(normkit, CPU, m) {
+    m.impl("rows", normkit::rows);
+    m.impl("rows_train", normkit::rows_train);
+    m.impl("rows_out", normkit::rows_out);
+    m.impl("rows_add", normkit::rows_add);
+    m.impl("rows_add_train", normkit::rows_add_train);
+    m.impl("rows_add_out", normkit::rows_add_out);
+    m.impl("rows_backward", normkit::rows_backward);
+    m.impl("groups", normkit::groups);
+    m.impl("groups_out", normkit::groups_out);
+    m.impl("groups_backward", normkit::groups_backward);
+    m.impl("update_running", normkit::update_running);
+}
+
+static PyObject *isa(PyObject *, PyObject *) { return PyUnicode_FromString(normkit::kernels().name); }
+
+static PyMethodDef methods[] = {
+    {"isa", isa, METH_NOARGS, "The instruction set that the kernels use on this machine."},
+    {nullptr, nullptr, 0, nullptr},
+};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", "normkit's CPU kernels.", -1, methods,
+                             nullptr, nullptr, nullptr, nullptr};
+
+PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&module); }

@@ -1,0 +1,187 @@
+// A vector of numbers in the compute dtype, for one instruction set: loads widen, stores round once.
+// Included inside namespace normkit::NK_ISA, with NK_BYTES the width of a register.
+
+#define NK_INLINE inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(NK_BYTES)));
+typedef double vd __attribute__((vector_size(NK_BYTES)));
+typedef int32_t vi32 __attribute__((vector_size(NK_BYTES)));
+typedef uint32_t vu32 __attribute__((vector_size(NK_BYTES)));
+typedef int64_t vi64 __attribute__((vector_size(NK_BYTES)));
+typedef uint16_t vu16 __attribute__((vector_size(NK_BYTES / 2)));
+typedef int8_t vb32 __attribute__((vector_size(NK_BYTES / 4)));
+typedef int8_t vb64 __attribute__((vector_size(NK_BYTES / 8)));
+
+template <class T> struct Of { using C = float; };
+template <> struct Of<double> { using C = double; };
+template <class C> struct Vec { using V = vf; using I = vi32; using B = vb32; };
+template <> struct Vec<double> { using V = vd; using I = vi64; using B = vb64; };
+template <class C> constexpr int64_t LANES = NK_BYTES / sizeof(C);
+
+template <class V, class P> NK_INLINE V raw(const P *p) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
+
+NK_INLINE vf load(const float *p) { return raw<vf>(p); }
+NK_INLINE vd load(const double *p) { return raw<vd>(p); }
+NK_INLINE vf load(const bf16 *p) { return (vf)(__builtin_convertvector(raw<vu16>(p), vu32) << 16); }
+NK_INLINE void store(float *p, vf v) { __builtin_memcpy(p, &v, sizeof v); }
+NK_INLINE void store(double *p, vd v) { __builtin_memcpy(p, &v, sizeof v); }
+
+NK_INLINE vu16 to_bf16(vf v) { // to nearest, ties to even; a NaN stays one
+    vu32 u = (vu32)v;
+    vu32 r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    vi32 nan = v != v;
+    r = (vu32)(((vi32)r & ~nan) | (nan & 0x7fc0));
+    return __builtin_convertvector(r, vu16);
+}
+NK_INLINE void store(bf16 *p, vf v) { vu16 h = to_bf16(v); __builtin_memcpy(p, &h, sizeof h); }
+
+#if defined(__F16C__) && NK_BYTES == 32
+NK_INLINE vf load(const f16 *p) { return (vf)_mm256_cvtph_ps(raw<__m128i>(p)); }
+NK_INLINE void store(f16 *p, vf v) {
+    __m128i h = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+    __builtin_memcpy(p, &h, sizeof h);
+}
+#elif defined(__AVX512F__) && NK_BYTES == 64
+NK_INLINE vf load(const f16 *p) { return (vf)_mm512_cvtph_ps(raw<__m256i>(p)); }
+NK_INLINE void store(f16 *p, vf v) {
+    __m256i h = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+    __builtin_memcpy(p, &h, sizeof h);
+}
+#else
+NK_INLINE vf load(const f16 *p) {
+    vf v = {};
+    for (int64_t k = 0; k < LANES<float>; ++k) v[k] = widen(p[k]);
+    return v;
+}
+NK_INLINE void store(f16 *p, vf v) {
+    for (int64_t k = 0; k < LANES<float>; ++k) p[k] = narrow<f16>(v[k]);
+}
+#endif
+
+// Past the cache, for outputs that do not fit into it; the address is aligned to the register.
+NK_INLINE void stream(float *p, vf v) {
+#if defined(__AVX512F__) && NK_BYTES == 64
+    _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX__) && NK_BYTES == 32
+    _mm256_stream_ps(p, (__m256)v);
+#else
+    store(p, v);
+#endif
+}
+NK_INLINE void stream(bf16 *p, vf v) {
+#if defined(__AVX512F__) && NK_BYTES == 64
+    _mm256_stream_si256((__m256i *)p, (__m256i)to_bf16(v));
+#elif defined(__AVX__) && NK_BYTES == 32
+    _mm_stream_si128((__m128i *)p, (__m128i)to_bf16(v));
+#else
+    store(p, v);
+#endif
+}
+template <class T, class V> NK_INLINE void stream(T *p, V v) { store(p, v); }
+
+template <class T, class V> NK_INLINE V through(V v) { // rounded to T and back
+    T narrowed[LANES<typename Of<T>::C>];
+    store(narrowed, v);
+    return load(narrowed);
+}
+NK_INLINE vf rounded_to(Type type, vf v) {
+    return type == BF16 ? through<bf16>(v) : type == F16 ? through<f16>(v) : v;
+}
+NK_INLINE vd rounded_to(Type, vd v) { return v; }
+
+NK_INLINE double total(vd v) { // as a tree
+    constexpr int64_t W = LANES<double>;
+    double lane[W];
+    __builtin_memcpy(lane, &v, sizeof v);
+    for (int64_t half = W / 2; half > 0; half /= 2)
+        for (int64_t k = 0; k < half; ++k) lane[k] += lane[k + half];
+    return lane[0];
+}
+NK_INLINE double total(vf v) {
+    typedef float half __attribute__((vector_size(NK_BYTES / 2)));
+    half low, high;
+    __builtin_memcpy(&low, &v, sizeof low);
+    __builtin_memcpy(&high, reinterpret_cast<char *>(&v) + sizeof low, sizeof high);
+    return total(__builtin_convertvector(low, vd) + __builtin_convertvector(high, vd));
+}
+
+// The last few numbers of a row. Out of line, because every pass has one.
+template <class T> __attribute__((noinline)) auto load_part(const T *p, int64_t n) {
+    T padded[LANES<typename Of<T>::C>];
+    __builtin_memset(padded, 0, sizeof padded);
+    __builtin_memcpy(padded, p, n * sizeof(T));
+    return load(padded);
+}
+template <class T, class V> __attribute__((noinline)) void store_part(T *p, V v, int64_t n) {
+    T padded[LANES<typename Of<T>::C>];
+    store(padded, v);
+    __builtin_memcpy(p, padded, n * sizeof(T));
+}
+
+// How a pass touches memory: a whole register, the last few numbers of a row, or past the cache.
+struct Whole {
+    template <class T> NK_INLINE auto load(const T *p) const { return NK_ISA::load(p); }
+    template <class T, class V> NK_INLINE void store(T *p, V v) const { NK_ISA::store(p, v); }
+    template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::store(p, v); }
+    template <class V> NK_INLINE V keep(V v) const { return v; }
+    template <class C> NK_INLINE typename Vec<C>::I where(const bool *p) const {
+        return __builtin_convertvector(raw<typename Vec<C>::B>(p), typename Vec<C>::I) != 0;
+    }
+};
+struct Streaming : Whole {
+    template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::stream(p, v); }
+};
+struct Part {
+    int64_t n;
+    template <class T> NK_INLINE auto load(const T *p) const { return load_part(p, n); }
+    template <class T, class V> NK_INLINE void store(T *p, V v) const { store_part(p, v, n); }
+    template <class T, class V> NK_INLINE void output(T *p, V v) const { store_part(p, v, n); }
+    NK_INLINE vf keep(vf v) const { // nothing of what was padded
+        vi32 lane;
+        for (int k = 0; k < LANES<float>; ++k) lane[k] = k;
+        return (vf)((vi32)v & (lane < (int32_t)n));
+    }
+    NK_INLINE vd keep(vd v) const {
+        vi64 lane;
+        for (int k = 0; k < LANES<double>; ++k) lane[k] = k;
+        return (vd)((vi64)v & (lane < (int64_t)n));
+    }
+    template <class C> NK_INLINE typename Vec<C>::I where(const bool *p) const {
+        bool padded[LANES<C>];
+        __builtin_memset(padded, 0, sizeof padded);
+        __builtin_memcpy(padded, p, n);
+        return Whole().where<C>(padded);
+    }
+};
+
+// Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j. Registers add up at most
+// BLOCK numbers, which keeps float32 sums exact to a few units; blocks are added in double.
+constexpr int64_t BLOCK = 2048;
+template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&sums)[K], Body body) {
+    using V = typename Vec<C>::V;
+    constexpr int64_t W = LANES<C>, U = K > 2 ? 2 : 4;
+    for (int k = 0; k < K; ++k) sums[k] = 0;
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        const int64_t to = from + BLOCK < n ? from + BLOCK : n;
+        V acc[U][K] = {};
+        int64_t j = from;
+        for (; j + U * W <= to; j += U * W)
+#pragma GCC unroll 4
+            for (int64_t u = 0; u < U; ++u) body(Whole(), j + u * W, acc[u]);
+        for (; j + W <= to; j += W) body(Whole(), j, acc[0]);
+        if (j < to) body(Part{to - j}, j, acc[0]);
+        for (int k = 0; k < K; ++k) {
+            V v = acc[0][k];
+            for (int64_t u = 1; u < U; ++u) v += acc[u][k];
+            sums[k] += total(v);
+        }
+    }
+}
+
+template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body) {
+    constexpr int64_t W = LANES<C>;
+    int64_t j = 0;
+#pragma GCC unroll 2
+    for (; j + W <= n; j += W) body(at, j);
+    if (j < n) body(Part{n - j}, j);
+}

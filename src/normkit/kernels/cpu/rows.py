@@ -1,0 +1,233 @@
+"""Norms of the last axes: LayerNorm, RMSNorm, and both after a residual add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
+from torch.autograd import forward_ad
+
+from normkit.kernels import reference
+from normkit.kernels.cpu import library
+
+__all__ = ["CENTER", "add", "at_once", "kind_of", "norm", "norm_out"]
+
+# The bits of an operator's `kind`; csrc/rows.cpp holds the same.
+CENTER, ZERO_CENTERED, ROUND_BF16, ROUND_F16 = 1, 2, 4, 8
+_EPS = {d: torch.finfo(torch.promote_types(d, torch.float32)).eps for d in (torch.float32, torch.float64)}
+_EPS[torch.bfloat16] = _EPS[torch.float16] = _EPS[torch.float32]
+ROUND = {torch.bfloat16: ROUND_BF16, torch.float16: ROUND_F16}
+
+if library.MISSING is None:
+    _ops = torch.ops.normkit
+    # The operator itself: the Python around it costs as much as a small norm.
+    _rows, _train = _ops.rows.default._op, _ops.rows_train.default._op
+
+
+def kind_of(dtype: torch.dtype, zero_centered_weight: bool, multiply: str, weight: Tensor | None) -> int:
+    """The kind of an RMSNorm whose numbers are cast to ``dtype``."""
+    rounds = multiply == "after_cast" and weight is not None
+    return ZERO_CENTERED * zero_centered_weight + (ROUND.get(dtype, 0) if rounds else 0)
+
+
+def at_once(
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+    center: bool = True,
+) -> Tensor | None:
+    """The norm of one last axis without ceremony, or None where the call needs a closer look.
+
+    A call on a single row is mostly Python. What this does not check, the operator does, and refuses.
+    """
+    if (
+        type(x) is not Tensor
+        or torch.compiler.is_compiling()
+        or not x.is_cpu
+        or library.MISSING is not None
+        or forward_ad._current_level >= 0
+        or _are_functorch_transforms_active()
+        or _get_tracing_state() is not None
+        or (not center and x.ndim > 3)  # torch's keeps channels_last
+    ):
+        return None
+    try:
+        (size,) = shape
+        if eps is None:
+            eps = _EPS[x.dtype]
+        if torch.is_grad_enabled() and (
+            x.requires_grad
+            or (weight is not None and weight.requires_grad)
+            or (bias is not None and bias.requires_grad)
+        ):
+            return _apply(x, weight, bias, 1, size, eps, CENTER if center else 0)
+        return _rows(x, weight, bias, 1, size, eps, CENTER if center else 0)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        return None  # the long way finds out what is wrong, and says it well
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
+    if _needs_grad(x, weight, bias):
+        return _Rows.apply(x, weight, bias, dims, -1, eps, kind)
+    return torch.ops.normkit.rows(x, weight, bias, dims, -1, eps, kind)
+
+
+def norm_out(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int, out: Tensor
+) -> None:
+    torch.ops.normkit.rows_out(x, weight, bias, dims, -1, eps, kind, out)
+
+
+def add(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dims: int,
+    eps: float,
+    kind: int,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    if out is not None:
+        torch.ops.normkit.rows_add_out(x, residual, weight, bias, dims, -1, eps, kind, *out)
+        return out
+    if _needs_grad(x, residual, weight, bias):
+        return _AddRows.apply(x, residual, weight, bias, dims, eps, kind)
+    return torch.ops.normkit.rows_add(x, residual, weight, bias, dims, -1, eps, kind)
+
+
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        dims: int,
+        size: int,
+        eps: float,
+        kind: int,
+    ) -> Tensor:
+        train = torch.ops.normkit.rows_train if torch.compiler.is_compiling() else _train
+        y, stats = train(x, weight, bias, dims, size, eps, kind)
+        ctx.save_for_backward(x, weight, bias, stats)
+        ctx.call = dims, eps, kind
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, stats = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        return *_backward(grads[0], None, x, weight, bias, stats, needed, *ctx.call), None, None, None, None
+
+
+class _AddRows(torch.autograd.Function):
+    """The sum is an output too: what flows back into it is added to what the norm passes on."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        dims: int,
+        eps: float,
+        kind: int,
+    ) -> tuple[Tensor, Tensor]:
+        y, total, stats = torch.ops.normkit.rows_add_train(x, residual, weight, bias, dims, -1, eps, kind)
+        ctx.save_for_backward(total, weight, bias, stats)
+        ctx.call = dims, eps, kind
+        ctx.dtypes = x.dtype, residual.dtype
+        ctx.set_materialize_grads(False)
+        return y, total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        total, weight, bias, stats = ctx.saved_tensors
+        dy, dtotal = grads
+        need_x, need_residual, *need = ctx.needs_input_grad[:4]
+        if dy is None:
+            dsum, dweight, dbias = dtotal, None, None
+        else:
+            needed = (need_x or need_residual, *need)
+            dsum, dweight, dbias = _backward(dy, dtotal, total, weight, bias, stats, needed, *ctx.call)
+        to_x, to_residual = (
+            dsum.to(dtype) if needs and dsum is not None else None
+            for needs, dtype in zip((need_x, need_residual), ctx.dtypes, strict=True)
+        )
+        return to_x, to_residual, dweight, dbias, None, None, None
+
+
+def _backward(
+    dy: Tensor,
+    dtotal: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    stats: Tensor,
+    needed: Sequence[bool],
+    dims: int,
+    eps: float,
+    kind: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+        return _differentiable(dy, dtotal, x, weight, bias, needed, dims, eps, kind)
+    need_x, need_weight, need_bias = (bool(n) for n in needed)
+    dx, dweight, dbias = torch.ops.normkit.rows_backward(
+        dy, x, weight, stats, dtotal, dims, eps, kind, need_x, need_weight, need_bias
+    )
+    return (
+        dx if need_x else None,
+        dweight.to(weight.dtype) if need_weight and weight is not None else None,
+        dbias.to(bias.dtype) if need_bias and bias is not None else None,
+    )
+
+
+def _differentiable(
+    dy: Tensor,
+    dtotal: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    needed: Sequence[bool],
+    dims: int,
+    eps: float,
+    kind: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The same gradient through the reference, which has derivatives of every order."""
+    axes = tuple(range(x.ndim - dims, x.ndim))
+    if kind & CENTER:
+        y = reference.layer_norm(x, axes=axes, weight=weight, bias=bias, eps=eps)
+    else:
+        rounds = kind & (ROUND_BF16 | ROUND_F16)
+        y = reference.rms_norm(
+            x,
+            axes=axes,
+            weight=weight,
+            eps=eps,
+            zero_centered_weight=bool(kind & ZERO_CENTERED),
+            multiply="after_cast" if rounds else "before_cast",
+            dtype=dy.dtype,
+        )
+    inputs = [t for t, n in zip((x, weight, bias), needed, strict=True) if n and t is not None]
+    grads = iter(torch.autograd.grad(y.to(dy.dtype), inputs, dy, create_graph=True))
+    dx, dweight, dbias = (
+        next(grads) if n and t is not None else None for t, n in zip((x, weight, bias), needed, strict=True)
+    )
+    if dx is not None and dtotal is not None:
+        dx = dx + dtotal
+    return dx, dweight, dbias
+
+
+# Straight to C: torch's own `apply` looks for transforms, which at_once has done.
+_apply = super(torch.autograd.Function, _Rows).apply
