@@ -23,8 +23,8 @@ def test_rms_norm_follows_llama_and_gemma(dtype):
     call = {"axes": (1,), "weight": weight, "eps": 1e-6}
     assert torch.equal(reference.rms_norm(x, **call, multiply="after_cast"), llama)
     assert torch.equal(reference.rms_norm(x, **call, zero_centered_weight=True), gemma)
-    # The kernels add up in another order. In float32 that shows in the last bit; a narrow output shows it where
-    # a number lies between two neighbours.
+    # The kernels add up in another order. In float32 that shows in the last bit; a narrow output shows it
+    # where a number lies between two neighbours.
     ulps = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 0}
     for expected, options in ((llama, {"multiply": "after_cast"}), (gemma, {"zero_centered_weight": True})):
         got = F.rms_norm(x, (32,), weight, 1e-6, **options)

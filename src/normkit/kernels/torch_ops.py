@@ -29,7 +29,8 @@ __all__ = [
 
 def refuses(op: str, x: Tensor, **call: Any) -> str | None:
     """Why this backend cannot take a call, or None if it can."""
-    if not (torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()):
+    traced = torch._C._get_tracing_state() is not None and torch.onnx.is_in_onnx_export()
+    if not (traced or torch.compiler.is_exporting()):
         return "it serves torch.export and torch.onnx.export only"
     if op not in __all__:
         return f"torch has no {op}"

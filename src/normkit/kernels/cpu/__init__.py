@@ -15,8 +15,8 @@ from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
 from normkit.kernels import reference
-from normkit.kernels.cpu import fakes as fakes  # registers them
 from normkit.kernels.cpu import groups, library, rows
+from normkit.kernels.cpu import registration as registration  # with torch
 from normkit.kernels.cpu.rows import at_once
 from normkit.kernels.moments import widen
 
@@ -34,12 +34,12 @@ __all__ = [
     "rms_norm",
 ]
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
 
 def refuses(op: str, x: Tensor, **call: Any) -> str | None:
     """Why this backend cannot take a call, or None if it can."""
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return f"it computes on the CPU; this tensor is on {x.device.type}"
     if library.MISSING is not None:
         return library.MISSING
@@ -53,21 +53,19 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
         return "torch.func and forward-mode derivatives need plain torch operations"
     if call.get("process_group") is not None:
         return "statistics over several processes are put together by the reference"
-    given = [call.get(name) for name in ("running_mean", "running_var")]
-    if any(t is not None and t.requires_grad for t in given):
-        return "the running statistics require a gradient"
     reason = _refuses_dtypes(x, **call)
-    if reason is not None or op not in _PLANS or _is_rows(op, x, **call):
+    if reason is not None or _is_rows(op, x, **call):
         return reason
     if op.startswith("add_") or call.get("multiply") == "after_cast":
         return "it does this over the last axes only"
-    planned = _PLANS[op](x, **call)
-    if isinstance(planned, str):
-        return planned
     mask = call.get("mask")
-    if mask is not None and op == "group_norm":
-        mask = mask.unsqueeze(call["axis"])
-    if mask is not None and any(mask.shape[a] != 1 and mask.stride(a) != 0 for a in planned.channels):
+    channels: tuple[int, ...] = (call.get("axis", 1),)
+    if "axes" in call:
+        planned = _plan(x, **call)
+        if isinstance(planned, str):
+            return planned
+        channels = planned.channels
+    if mask is not None and any(mask.shape[a] != 1 and mask.stride(a) != 0 for a in channels):
         return "its mask differs from channel to channel"
     return None
 
@@ -132,8 +130,10 @@ def normalize(
         weight = None if weight is None else weight.reshape(shape)
         bias = None if bias is None else bias.reshape(shape)
         return _rows(x, weight, bias, len(axes), eps, rows.CENTER if center else 0, out)
-    y, _ = groups.norm(x, _planned(_plan_axes(x, **call)), eps=eps, out=out, **call)
-    return y
+    planned = _plan(x, **call)
+    assert not isinstance(planned, str), planned  # refuses() has asked
+    weight, bias = _flat(weight, planned), _flat(bias, planned)
+    return groups.norm(x, planned, weight, bias, eps, center=center, mask=mask, out=out)[0]
 
 
 def group_norm(
@@ -147,19 +147,8 @@ def group_norm(
     mask: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    split, axes, channels = _split(x, num_groups, axis)
-    planned = _planned(groups.plan(split, axes, channels))
-    y, _ = groups.norm(
-        split,
-        planned,
-        axes=axes,
-        weight=_on(channels, split, weight),
-        bias=_on(channels, split, bias),
-        eps=eps,
-        mask=None if mask is None else mask.unsqueeze(axis),
-        out=None if out is None else _split(out, num_groups, axis)[0],
-    )
-    return y.flatten(*channels) if out is None else out
+    planned = groups.plan_channels(x, axis, over_batch=False, num_groups=num_groups)
+    return groups.norm(x, planned, weight, bias, eps, mask=mask, out=out)[0]
 
 
 def batch_norm(
@@ -178,27 +167,16 @@ def batch_norm(
     num_batches_tracked: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    axes = reference.all_but(axis, x.ndim)
-    y, stats = groups.norm(
-        x,
-        _planned(groups.plan(x, axes, (axis,))),
-        axes=axes,
-        weight=_on((axis,), x, weight),
-        bias=_on((axis,), x, bias),
-        eps=eps,
-        mask=mask,
-        mean=None if training else running_mean,
-        var=None if training else running_var,
-        out=out,
-    )
+    planned = groups.plan_channels(x, axis, over_batch=True)
+    mean, var = (None, None) if training else (running_mean, running_var)
+    y, stats = groups.norm(x, planned, weight, bias, eps, mask=mask, mean=mean, var=var, out=out)
     if training:
-        mean, var, count = stats.unbind()
-        share = reference.count_batch(num_batches_tracked, 1 if mask is None else count, momentum)
+        share = reference.count_batch(num_batches_tracked, 1 if mask is None else stats[2], momentum)
         if running_mean is not None and running_var is not None:
             if isinstance(share, Tensor):
-                _move(running_mean, running_var, mean, var, count, share, average=False)
+                _move(running_mean, running_var, stats, share, average=False)
             else:
-                torch.ops.normkit.update_running(running_mean, running_var, stats, share)
+                library.operator("update_running")(running_mean, running_var, stats, share)
     return y
 
 
@@ -216,22 +194,11 @@ def instance_norm(
     mask: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    axes = reference.all_but(axis, x.ndim)[1 if use_input_stats else 0 :]
-    y, stats = groups.norm(
-        x,
-        _planned(groups.plan(x, axes, (axis,))),
-        axes=axes,
-        weight=_on((axis,), x, weight),
-        bias=_on((axis,), x, bias),
-        eps=eps,
-        mask=mask,
-        mean=None if use_input_stats else running_mean,
-        var=None if use_input_stats else running_var,
-        out=out,
-    )
+    planned = groups.plan_channels(x, axis, over_batch=not use_input_stats)
+    mean, var = (None, None) if use_input_stats else (running_mean, running_var)
+    y, stats = groups.norm(x, planned, weight, bias, eps, mask=mask, mean=mean, var=var, out=out)
     if use_input_stats and running_mean is not None and running_var is not None:
-        mean, var, count = stats.reshape(3, x.shape[0], x.shape[axis]).unbind()
-        _move(running_mean, running_var, mean, var, count, momentum, average=True)
+        _move(running_mean, running_var, stats.reshape(3, x.shape[0], x.shape[axis]), momentum, average=True)
     return y
 
 
@@ -295,65 +262,34 @@ def _is_rows(op: str, x: Tensor, **call: Any) -> bool:
     return fits and call.get("mask") is None and (bias is None or call.get("center", True))
 
 
-def _plan_axes(x: Tensor, **call: Any) -> groups.Plan | str:
-    if "mask" not in call:  # layer_norm and rms_norm: parameters have the shape of the axes
-        has_any = call.get("weight") is not None or call.get("bias") is not None
-        return groups.plan(x, call["axes"], call["axes"] if has_any else ())
+def _plan(x: Tensor, **call: Any) -> groups.Plan | str:
+    """Parameters of ``normalize`` broadcast; those of the others have the shape of ``axes``."""
     given = [p for p in (call.get("weight"), call.get("bias")) if p is not None]
+    if "mask" not in call:
+        return groups.plan(x, call["axes"], call["axes"] if given else ())
     along = {tuple(a for a in range(x.ndim) if p.shape[a] != 1) for p in given}
     if len(along) > 1:
         return "its weight and its bias lie along different axes"
     return groups.plan(x, call["axes"], along.pop() if along else ())
 
 
-def _plan_channels(x: Tensor, **call: Any) -> groups.Plan | str:
-    return groups.plan(x, reference.all_but(call["axis"], x.ndim), (call["axis"],))
-
-
-def _plan_instances(x: Tensor, **call: Any) -> groups.Plan | str:
-    axes = reference.all_but(call["axis"], x.ndim)
-    return groups.plan(x, axes[1:] if call["use_input_stats"] else axes, (call["axis"],))
-
-
-def _plan_groups(x: Tensor, **call: Any) -> groups.Plan | str:
-    return groups.plan(*_split(x, call["num_groups"], call["axis"]))
-
-
-_PLANS = {
-    "add_layer_norm": _plan_axes,
-    "add_rms_norm": _plan_axes,
-    "batch_norm": _plan_channels,
-    "group_norm": _plan_groups,
-    "instance_norm": _plan_instances,
-    "layer_norm": _plan_axes,
-    "normalize": _plan_axes,
-    "rms_norm": _plan_axes,
-}
-
-
-def _planned(plan: groups.Plan | str) -> groups.Plan:
-    assert not isinstance(plan, str), plan  # refuses() has asked
-    return plan
-
-
-def _split(x: Tensor, num_groups: int, axis: int) -> tuple[Tensor, list[int], tuple[int, int]]:
-    """The channels as (groups, channels of a group); the axes that share a mean; those two axes."""
-    split = x.unflatten(axis, (num_groups, x.shape[axis] // num_groups))
-    return split, [i for i in range(1, split.ndim) if i != axis], (axis, axis + 1)
-
-
-def _on(axes: Sequence[int], x: Tensor, parameter: Tensor | None) -> Tensor | None:
-    """A parameter along several axes, viewed so that it broadcasts against ``x``."""
+def _flat(parameter: Tensor | None, planned: groups.Plan) -> Tensor | None:
+    """A parameter that broadcasts against x, in the order of memory."""
     if parameter is None:
         return None
-    return parameter.reshape([x.shape[a] if a in axes else 1 for a in range(x.ndim)])
+    order = planned.order or ()
+    return (parameter.permute(order) if order != tuple(sorted(order)) else parameter).reshape(-1)
 
 
 def _refuses_dtypes(x: Tensor, **call: Any) -> str | None:
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensor = call.get(name)
-        if tensor is not None and tensor.dtype not in DTYPES:
+        if tensor is None:
+            continue
+        if tensor.dtype not in DTYPES:
             return f"it has no kernels for a {name} of {tensor.dtype}"
+        if name.startswith("running") and tensor.requires_grad:
+            return f"its {name} requires a gradient"
     weight, residual = call.get("weight"), call.get("residual")
     if call.get("multiply") == "after_cast" and weight is not None and weight.dtype != x.dtype:
         return "multiply='after_cast' with a weight of another dtype gives an output of another dtype"
@@ -368,16 +304,10 @@ def _refuses_dtypes(x: Tensor, **call: Any) -> str | None:
 
 @torch.no_grad()
 def _move(
-    running_mean: Tensor,
-    running_var: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    count: Tensor,
-    share: float | Tensor,
-    *,
-    average: bool,
+    running_mean: Tensor, running_var: Tensor, stats: Tensor, share: float | Tensor, *, average: bool
 ) -> None:
     """Running statistics by the reference's own rule."""
+    mean, var, count = stats.unbind()
     unbiased = var * count / (count - 1).clamp_min(1)
     reference.update(running_mean, lambda: mean, count > 0, share, average=average)
     reference.update(running_var, lambda: unbiased, count > 1, share, average=average)

@@ -6,6 +6,7 @@ lie along (k2, r3), the channels; or along r1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from normkit.kernels import reference
+from normkit.kernels.cpu.library import operator
 
-__all__ = ["Plan", "is_dense", "norm", "plan"]
+__all__ = ["Plan", "is_dense", "norm", "plan", "plan_channels"]
 
 # What may lie in each of the five: kept or reduced, and whether parameters lie along it.
 _ALONG_CHANNELS = ("k", "r", "K", "R", "r")
@@ -24,20 +26,45 @@ _NEIGHBOURS = ("k", "", "", "", "r")  # rows, but for a mask
 
 
 class Plan(NamedTuple):
-    """How a call is handed to the kernels."""
+    """How a norm is handed to the kernels, and what it is in the reference's words."""
 
     sizes: tuple[int, int, int, int, int]
-    on_rows: bool  # parameters along r1
-    order: tuple[int, ...]  # the axes of x as they lie in memory
-    channels: tuple[int, ...]  # those of them along k2 and r3: a mask may not vary there
+    order: tuple[int, ...] | None  # the axes as they lie in memory; None: copy it, into their own order
+    axes: tuple[int, ...]  # that share one mean
+    along: tuple[int, ...]  # that parameters lie along, as they lie in memory
+    channels: tuple[int, ...]  # along k2 and r3: a mask may not vary there
+    on_rows: bool = False  # parameters along r1
+    split: tuple[int, int] | None = None  # (axis, number of groups): axes count from a tensor split like this
+
+
+def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | None = None) -> Plan:
+    """BatchNorm, InstanceNorm, GroupNorm: channels at ``axis``, any layout, the common ones without a copy."""
+    shape, ndim = x.shape, x.ndim
+    rest = [a for a in range(1, ndim) if a != axis]
+    order: tuple[int, ...] | None = tuple(range(ndim))
+    if x.is_contiguous():
+        outer, inner = math.prod([shape[a] for a in rest if a < axis]), math.prod(shape[axis + 1 :])
+    elif _is_dense_in(x, (0, *rest, axis)):
+        order, outer, inner = (0, *rest, axis), math.prod([shape[a] for a in rest]), 1
+    else:
+        order = None
+        outer, inner = math.prod([shape[a] for a in rest if a < axis]), math.prod(shape[axis + 1 :])
+    n, channels = shape[0], shape[axis]
+    if num_groups is not None:
+        sizes = (n, outer, num_groups, channels // num_groups, inner)
+        axes = tuple(a for a in range(1, ndim + 1) if a != axis)
+        return Plan(sizes, order, axes, (axis, axis + 1), (axis,), split=(axis, num_groups))
+    if over_batch:
+        return Plan((1, n * outer, channels, 1, inner), order, (0, *rest), (axis,), (axis,))
+    return Plan((n, outer, channels, 1, inner), order, tuple(rest), (axis,), (axis,))
 
 
 def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
-    """The plan for a norm over ``axes`` with parameters along the axes ``along``, or why there is none."""
-    order = _memory_order(x) or tuple(range(x.ndim))  # where it has none, a copy is made
+    """Any norm over ``axes`` with parameters along the axes ``along``, or why the kernels cannot do it."""
+    order = _memory_order(x)
     labels: list[str] = []
     members: list[list[int]] = []
-    for axis in order:
+    for axis in order or range(x.ndim):
         if x.shape[axis] == 1:
             continue
         label = "r" if axis in axes else "k"
@@ -50,33 +77,44 @@ def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
     forms = (_ALONG_CHANNELS, _ALONG_ROWS) if along else (_NEIGHBOURS, _NO_PARAMETERS)
     for form in forms:
         places = _fit(labels, form)
-        if places is not None:
-            sizes = [1, 1, 1, 1, 1]
-            for place, axes_there in zip(places, members, strict=True):
-                for axis in axes_there:
-                    sizes[place] = sizes[place] * x.shape[axis]
-            channels = [a for place, own in zip(places, members, strict=True) if place in (2, 3) for a in own]
-            k0, r1, k2, r3, i = sizes
-            return Plan((k0, r1, k2, r3, i), form is _ALONG_ROWS, order, tuple(channels))
-    return f"its axes alternate too often between shared and kept ({' '.join(labels)})"
-
-
-def _memory_order(x: Tensor) -> tuple[int, ...] | None:
-    """The axes from the outermost to the innermost, if together they fill one block of memory."""
-    order, strides = list(range(x.ndim)), x.stride()
-    if not x.is_contiguous():
-        order.sort(key=lambda axis: -strides[axis])
-    step = 1
-    for axis in reversed(order):
-        if x.shape[axis] != 1:
-            if strides[axis] != step:
-                return None
-            step = step * x.shape[axis]
-    return tuple(order)
+        if places is None:
+            continue
+        sizes = [1, 1, 1, 1, 1]
+        for place, own in zip(places, members, strict=True):
+            sizes[place] = math.prod([x.shape[a] for a in own])
+        k0, r1, k2, r3, i = sizes
+        return Plan(
+            (k0, r1, k2, r3, i),
+            order,
+            tuple(axes),
+            tuple(a for a in (order or range(x.ndim)) if a in along),
+            tuple(a for place, own in zip(places, members, strict=True) if place in (2, 3) for a in own),
+            on_rows=form is _ALONG_ROWS,
+        )
+    return f"shared and kept axes alternate too often in memory: {' '.join(labels)}"
 
 
 def is_dense(x: Tensor) -> bool:
     return _memory_order(x) is not None
+
+
+def _memory_order(x: Tensor) -> tuple[int, ...] | None:
+    """The axes from the outermost to the innermost, if together they fill one block of memory."""
+    if x.is_contiguous():
+        return tuple(range(x.ndim))
+    strides = x.stride()
+    order = tuple(sorted(range(x.ndim), key=lambda axis: -strides[axis]))
+    return order if _is_dense_in(x, order) else None
+
+
+def _is_dense_in(x: Tensor, order: Sequence[int]) -> bool:
+    shape, strides, step = x.shape, x.stride(), 1
+    for axis in reversed(order):
+        if shape[axis] != 1:
+            if strides[axis] != step:
+                return False
+            step = step * shape[axis]
+    return True
 
 
 def _fit(labels: Sequence[str], form: Sequence[str]) -> tuple[int, ...] | None:
@@ -96,30 +134,30 @@ def _fit(labels: Sequence[str], form: Sequence[str]) -> tuple[int, ...] | None:
 def norm(
     x: Tensor,
     planned: Plan,
-    *,
-    axes: Sequence[int],
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
+    *,
     center: bool = True,
     mask: Tensor | None = None,
     mean: Tensor | None = None,
     var: Tensor | None = None,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and (mean, variance, count) of every group. Parameters and mask broadcast."""
-    x = x if _memory_order(x) else x.contiguous()
+    """The output, and (mean, variance, count) of every group.
+
+    Parameters are flat, in the order of memory; ``mean`` and ``var`` are given ones, of every channel.
+    """
+    if planned.order is None:
+        x = x.contiguous()
     mask = None if mask is None else _flat_mask(mask, x, planned)
     if out is not None:
-        w, b = _flat(weight, planned), _flat(bias, planned)
-        stats = torch.ops.normkit.groups_out(
-            x, *planned.sizes, w, b, planned.on_rows, mask, mean, var, eps, center, out
-        )
-        return out, stats
+        call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
+        return out, operator("groups_out")(x, *call, out)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _Groups.apply(x, weight, bias, mask, mean, var, *planned, tuple(axes), eps, center)
-    w, b = _flat(weight, planned), _flat(bias, planned)
-    return torch.ops.normkit.groups(x, *planned.sizes, w, b, planned.on_rows, mask, mean, var, eps, center)
+        return _Groups.apply(x, weight, bias, mask, mean, var, planned, eps, center)
+    call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
+    return operator("groups")(x, *call)
 
 
 class _Groups(torch.autograd.Function):
@@ -132,58 +170,38 @@ class _Groups(torch.autograd.Function):
         mask: Tensor | None,
         mean: Tensor | None,
         var: Tensor | None,
-        sizes: tuple[int, int, int, int, int],
-        on_rows: bool,
-        order: tuple[int, ...],
-        channels: tuple[int, ...],
-        axes: tuple[int, ...],
+        planned: Plan,
         eps: float,
         center: bool,
     ) -> tuple[Tensor, Tensor]:
-        planned = Plan(sizes, on_rows, order, channels)
-        w, b = _flat(weight, planned), _flat(bias, planned)
-        y, stats = torch.ops.normkit.groups(x, *sizes, w, b, on_rows, mask, mean, var, eps, center)
+        call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
+        y, stats = operator("groups")(x, *call)
         ctx.save_for_backward(x, weight, bias, mask, mean, var, stats)
-        ctx.planned, ctx.axes, ctx.eps, ctx.center = planned, axes, eps, center
+        ctx.call = planned, eps, center
         ctx.mark_non_differentiable(stats)
         return y, stats
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mask, mean, var, stats = ctx.saved_tensors
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        rest = (None,) * 10
+        planned, eps, center = ctx.call
+        need_x, need_weight, need_bias = (bool(n) for n in ctx.needs_input_grad[:3])
+        rest = (None,) * 6
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
-            wide_mask = None if mask is None else _wide_mask(mask, x, ctx.planned)
-            y = _again(x, weight, bias, wide_mask, mean, var, ctx.axes, ctx.eps, ctx.center)
-            tensors = [
-                t if n else None for t, n in zip((x, weight, bias), ctx.needs_input_grad, strict=False)
-            ]
-            found = iter(
-                torch.autograd.grad(y, [t for t in tensors if t is not None], grads[0], create_graph=True)
-            )
-            return *(None if t is None else next(found) for t in tensors), *rest
+            y = _again(x, weight, bias, mask, mean, var, planned, eps, center)
+            inputs = [t if n else None for t, n in zip((x, weight, bias), ctx.needs_input_grad, strict=False)]
+            wanted = [t for t in inputs if t is not None]
+            found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
+            return *(None if t is None else next(found) for t in inputs), *rest
         dy = grads[0]
         if dy.stride() != x.stride():
             dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
-        dx, dweight, dbias = torch.ops.normkit.groups_backward(
-            dy,
-            x,
-            *ctx.planned.sizes,
-            _flat(weight, ctx.planned),
-            ctx.planned.on_rows,
-            mask,
-            stats,
-            mean is not None,
-            ctx.eps,
-            ctx.center,
-            bool(need_weight),
-            bool(need_bias),
-        )
+        call = (*planned.sizes, weight, planned.on_rows, mask, stats, mean is not None, eps, center)
+        dx, dweight, dbias = operator("groups_backward")(dy, x, *call, need_weight, need_bias)
         return (
             dx if need_x else None,
-            _shaped(dweight, weight, ctx.planned) if need_weight else None,
-            _shaped(dbias, bias, ctx.planned) if need_bias else None,
+            dweight.to(weight.dtype) if need_weight else None,
+            dbias.to(bias.dtype) if need_bias else None,
             *rest,
         )
 
@@ -195,43 +213,42 @@ def _again(
     mask: Tensor | None,
     mean: Tensor | None,
     var: Tensor | None,
-    axes: Sequence[int],
+    planned: Plan,
     eps: float,
     center: bool,
 ) -> Tensor:
     """The same through the reference, which has derivatives of every order."""
-    if mean is None or var is None:
-        return reference.normalize(x, axes=axes, weight=weight, bias=bias, eps=eps, center=center, mask=mask)
-    shape = [1 if a in axes or a == 0 else x.shape[a] for a in range(x.ndim)]
-    known = reference.known(x, mean.reshape(shape), var.reshape(shape), mask)
-    return reference.affine(known.x_hat(eps), weight, bias, mask).to(x.dtype)
+    order = planned.order or tuple(range(x.ndim))
+    if mask is not None:
+        mask = mask.permute([order.index(a) for a in range(x.ndim)])
+    split = x
+    if planned.split is not None:
+        axis, num_groups = planned.split
+        split = x.unflatten(axis, (num_groups, x.shape[axis] // num_groups))
+        mask = None if mask is None else mask.unsqueeze(axis)
 
+    def broadcast(parameter: Tensor | None) -> Tensor | None:
+        if parameter is None:
+            return None
+        by_axis = sorted(planned.along)
+        parameter = parameter.reshape([split.shape[a] for a in planned.along])
+        parameter = parameter.permute([planned.along.index(a) for a in by_axis])
+        return parameter.reshape([split.shape[a] if a in by_axis else 1 for a in range(split.ndim)])
 
-def _flat(parameter: Tensor | None, planned: Plan) -> Tensor | None:
-    """A parameter that broadcasts against x, in the order of memory."""
-    if parameter is None:
-        return None
-    if list(planned.order) != sorted(planned.order):
-        parameter = parameter.permute(planned.order)
-    return parameter.reshape(-1)
-
-
-def _shaped(gradient: Tensor, parameter: Tensor, planned: Plan) -> Tensor:
-    """The way back from ``_flat``."""
-    gradient = gradient.to(parameter.dtype)
-    if list(planned.order) == sorted(planned.order):
-        return gradient.reshape(parameter.shape)
-    inverse = [planned.order.index(a) for a in range(len(planned.order))]
-    return gradient.reshape([parameter.shape[a] for a in planned.order]).permute(inverse)
+    weight, bias, mean, var = (broadcast(t) for t in (weight, bias, mean, var))
+    if mean is not None and var is not None:
+        known = reference.known(split, mean, var, mask)
+        y = reference.affine(known.x_hat(eps), weight, bias, mask).to(x.dtype)
+    else:
+        y = reference.normalize(
+            split, axes=planned.axes, weight=weight, bias=bias, eps=eps, center=center, mask=mask
+        )
+    return y.reshape(x.shape)
 
 
 def _flat_mask(mask: Tensor, x: Tensor, planned: Plan) -> Tensor:
+    """One value for each place that all channels share, as they lie in memory."""
     mask = mask.expand(x.shape)
     for axis in planned.channels:
         mask = mask.narrow(axis, 0, 1)
-    return mask.permute(planned.order).contiguous()
-
-
-def _wide_mask(mask: Tensor, x: Tensor, planned: Plan) -> Tensor:
-    inverse = [planned.order.index(a) for a in range(x.ndim)]
-    return mask.permute(inverse)
+    return mask.permute(planned.order or tuple(range(x.ndim))).contiguous()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-__all__ = ["MISSING", "isa", "warn_once"]
+import torch
+from torch.compiler import is_compiling
+
+__all__ = ["MISSING", "isa", "operator", "warn_once"]
 
 # Why there are no kernels, or None.
 MISSING: str | None = None
@@ -15,6 +21,16 @@ except ImportError as error:
     note = Path(__file__).with_name("build_error.txt")
     said = note.read_text().strip() if note.exists() else str(error)
     MISSING = f"the C++ kernels were not built: {said}"
+
+
+@functools.cache
+def _raw(name: str) -> Callable[..., Any]:
+    return getattr(torch.ops.normkit, name).default._op
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """An operator of the library: as torch.compile must see it, else without the Python around it."""
+    return getattr(torch.ops.normkit, name) if is_compiling() else _raw(name)
 
 
 def isa() -> str | None:

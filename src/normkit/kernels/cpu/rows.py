@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _get_tracing_state
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from normkit.kernels import reference
-from normkit.kernels.cpu import library
+from normkit.kernels.cpu.library import operator
 
 __all__ = ["CENTER", "add", "at_once", "kind_of", "norm", "norm_out"]
 
@@ -20,11 +21,6 @@ CENTER, ZERO_CENTERED, ROUND_BF16, ROUND_F16 = 1, 2, 4, 8
 _EPS = {d: torch.finfo(torch.promote_types(d, torch.float32)).eps for d in (torch.float32, torch.float64)}
 _EPS[torch.bfloat16] = _EPS[torch.float16] = _EPS[torch.float32]
 ROUND = {torch.bfloat16: ROUND_BF16, torch.float16: ROUND_F16}
-
-if library.MISSING is None:
-    _ops = torch.ops.normkit
-    # The operator itself: the Python around it costs as much as a small norm.
-    _rows, _train = _ops.rows.default._op, _ops.rows_train.default._op
 
 
 def kind_of(dtype: torch.dtype, zero_centered_weight: bool, multiply: str, weight: Tensor | None) -> int:
@@ -47,9 +43,8 @@ def at_once(
     """
     if (
         type(x) is not Tensor
-        or torch.compiler.is_compiling()
+        or is_compiling()
         or not x.is_cpu
-        or library.MISSING is not None
         or forward_ad._current_level >= 0
         or _are_functorch_transforms_active()
         or _get_tracing_state() is not None
@@ -60,13 +55,13 @@ def at_once(
         (size,) = shape
         if eps is None:
             eps = _EPS[x.dtype]
-        if torch.is_grad_enabled() and (
+        if is_grad_enabled() and (
             x.requires_grad
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
         ):
             return _apply(x, weight, bias, 1, size, eps, CENTER if center else 0)
-        return _rows(x, weight, bias, 1, size, eps, CENTER if center else 0)
+        return operator("rows")(x, weight, bias, 1, size, eps, CENTER if center else 0)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         return None  # the long way finds out what is wrong, and says it well
 
@@ -74,13 +69,13 @@ def at_once(
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
     if _needs_grad(x, weight, bias):
         return _Rows.apply(x, weight, bias, dims, -1, eps, kind)
-    return torch.ops.normkit.rows(x, weight, bias, dims, -1, eps, kind)
+    return operator("rows")(x, weight, bias, dims, -1, eps, kind)
 
 
 def norm_out(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int, out: Tensor
 ) -> None:
-    torch.ops.normkit.rows_out(x, weight, bias, dims, -1, eps, kind, out)
+    operator("rows_out")(x, weight, bias, dims, -1, eps, kind, out)
 
 
 def add(
@@ -94,15 +89,15 @@ def add(
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     if out is not None:
-        torch.ops.normkit.rows_add_out(x, residual, weight, bias, dims, -1, eps, kind, *out)
+        operator("rows_add_out")(x, residual, weight, bias, dims, -1, eps, kind, *out)
         return out
     if _needs_grad(x, residual, weight, bias):
         return _AddRows.apply(x, residual, weight, bias, dims, eps, kind)
-    return torch.ops.normkit.rows_add(x, residual, weight, bias, dims, -1, eps, kind)
+    return operator("rows_add")(x, residual, weight, bias, dims, -1, eps, kind)
 
 
 def _needs_grad(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 class _Rows(torch.autograd.Function):
@@ -117,8 +112,7 @@ class _Rows(torch.autograd.Function):
         eps: float,
         kind: int,
     ) -> Tensor:
-        train = torch.ops.normkit.rows_train if torch.compiler.is_compiling() else _train
-        y, stats = train(x, weight, bias, dims, size, eps, kind)
+        y, stats = operator("rows_train")(x, weight, bias, dims, size, eps, kind)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.call = dims, eps, kind
         return y
@@ -144,7 +138,7 @@ class _AddRows(torch.autograd.Function):
         eps: float,
         kind: int,
     ) -> tuple[Tensor, Tensor]:
-        y, total, stats = torch.ops.normkit.rows_add_train(x, residual, weight, bias, dims, -1, eps, kind)
+        y, total, stats = operator("rows_add_train")(x, residual, weight, bias, dims, -1, eps, kind)
         ctx.save_for_backward(total, weight, bias, stats)
         ctx.call = dims, eps, kind
         ctx.dtypes = x.dtype, residual.dtype
@@ -180,10 +174,10 @@ def _backward(
     eps: float,
     kind: int,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+    if is_grad_enabled() and not is_compiling():  # create_graph=True
         return _differentiable(dy, dtotal, x, weight, bias, needed, dims, eps, kind)
     need_x, need_weight, need_bias = (bool(n) for n in needed)
-    dx, dweight, dbias = torch.ops.normkit.rows_backward(
+    dx, dweight, dbias = operator("rows_backward")(
         dy, x, weight, stats, dtotal, dims, eps, kind, need_x, need_weight, need_bias
     )
     return (

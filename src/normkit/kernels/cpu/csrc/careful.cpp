@@ -93,7 +93,7 @@ template <class Body> void each(const Groups &job, int64_t group, Body body) {
             }
 }
 
-Moments moments_of(const Groups &job, int64_t group, double eps, bool center, bool given, Wide &count) {
+Moments moments_of(const Groups &job, int64_t group, bool given, Wide &count) {
     Wide mean = 0, var = 0, first = 0;
     count = 0;
     each(job, group, [&](int64_t at, int64_t, int64_t) {
@@ -101,7 +101,7 @@ Moments moments_of(const Groups &job, int64_t group, double eps, bool center, bo
         mean += get(job.type, job.x, at) - first;
         count += 1;
     });
-    mean = center && count > 0 ? first + mean / count : 0;
+    mean = job.center && count > 0 ? first + mean / count : 0;
     each(job, group, [&](int64_t at, int64_t, int64_t) {
         const Wide d = get(job.type, job.x, at) - mean;
         var += d * d;
@@ -115,16 +115,16 @@ Moments moments_of(const Groups &job, int64_t group, double eps, bool center, bo
         job.stats.var[group] = double(var);
         job.stats.count[group] = double(count);
     }
-    return {mean, 1 / std::sqrt(var + eps)};
+    return {mean, 1 / std::sqrt(var + job.eps)};
 }
 
 } // namespace
 
-void careful_forward(const Groups &job, double eps, bool center, bool given) {
+void careful_forward(const Groups &job, bool given) {
     for (int64_t at = 0; job.mask && at < job.shape.numel(); ++at) set(job.type, job.y, at, 0);
     for (int64_t group = 0; group < job.shape.groups(); ++group) {
         Wide count;
-        const Moments m = moments_of(job, group, eps, center, given, count);
+        const Moments m = moments_of(job, group, given, count);
         each(job, group, [&](int64_t at, int64_t channel, int64_t row) {
             const int64_t k = job.weight_on_rows ? row : channel;
             Wide y = (get(job.type, job.x, at) - m.mean) * m.rstd;
@@ -135,7 +135,7 @@ void careful_forward(const Groups &job, double eps, bool center, bool given) {
     }
 }
 
-void careful_backward(const Groups &job, double eps, bool center, bool given, double *dweight, double *dbias) {
+void careful_backward(const Groups &job, bool given, double *dweight, double *dbias) {
     for (int64_t at = 0; job.mask && at < job.shape.numel(); ++at) set(job.type, job.y, at, 0);
     const int64_t parameters = job.weight_on_rows ? job.shape.r1 : job.shape.channels();
     for (int64_t k = 0; k < parameters; ++k) {
@@ -144,12 +144,12 @@ void careful_backward(const Groups &job, double eps, bool center, bool given, do
     }
     for (int64_t group = 0; group < job.shape.groups(); ++group) {
         Wide count, c1 = 0, c2 = 0;
-        const Moments m = moments_of(job, group, eps, center, given, count);
+        const Moments m = moments_of(job, group, given, count);
         auto g = [&](int64_t at, int64_t k) { return (job.weight ? job.weight[k] : 1) * Wide(get(job.type, job.dy, at)); };
         auto x_hat = [&](int64_t at) { return (get(job.type, job.x, at) - m.mean) * m.rstd; };
         each(job, group, [&](int64_t at, int64_t channel, int64_t row) {
             const int64_t k = job.weight_on_rows ? row : channel;
-            if (!given && center) c1 += g(at, k) / count;
+            if (!given && job.center) c1 += g(at, k) / count;
             if (!given) c2 += g(at, k) * x_hat(at) / count;
             if (dweight) dweight[k] += double(get(job.type, job.dy, at) * x_hat(at));
             if (dbias) dbias[k] += get(job.type, job.dy, at);

@@ -29,20 +29,22 @@ struct Coefficients {
     std::vector<char> memory;
     Type type;
     Coefficients(int64_t n, Type compute) : memory(n * (compute == F64 ? 8 : 4) + 1), type(compute) {}
-    void put(int64_t k, double v) { set(type, memory.data(), k, v); }
-    double rounded(int64_t k) const { return get(type, memory.data(), k); }
+    double put(int64_t k, double v) { // what was kept of it
+        if (type == F64) return reinterpret_cast<double *>(memory.data())[k] = v;
+        return reinterpret_cast<float *>(memory.data())[k] = static_cast<float>(v);
+    }
 };
 
 struct Call {
     Tensor x, dy, weight, bias, mask;
     Shape shape;
     Type type, wide;
-    bool on_rows, center;
-    double eps;
+    bool on_rows;
     Numbers weights, biases;
     Groups job{};
 
     bool spans() const { return shape.i > 1; }
+    bool neighbours() const { return spans() && shape.r1 == 1 && !mask; }
     int64_t parameters() const { return on_rows ? shape.r1 : shape.channels(); }
 
     void read_shape(Arguments &a) { shape = {a.integer(), a.integer(), a.integer(), a.integer(), a.integer()}; }
@@ -78,7 +80,7 @@ struct Call {
     bool ordinary() const {
         const double low = wide == F64 ? 1e-290 : 1e-30, high = wide == F64 ? 1e300 : 1e30;
         for (int64_t g = 0; g < shape.groups(); ++g) {
-            const double v = job.stats.var[g] + eps, m = std::fabs(job.stats.mean[g]);
+            const double v = job.stats.var[g] + job.eps, m = std::fabs(job.stats.mean[g]);
             if (job.stats.count[g] > 0 && !(v > low && v < high && m < std::sqrt(high) * 1e10)) return false;
         }
         return true;
@@ -137,8 +139,8 @@ struct Call {
                     square += m2[p] + count[c] * d * d;
                 });
                 double var = n > 0 ? square / n : 0;
-                if (!center) var += about * about; // the second moment about 0
-                job.stats.mean[g] = center ? about : 0;
+                if (!job.center) var += about * about; // the second moment about 0
+                job.stats.mean[g] = job.center ? about : 0;
                 job.stats.var[g] = var;
                 job.stats.count[g] = n;
             }
@@ -152,23 +154,29 @@ struct Call {
                 job.stats.mean[g] = job.stats.var[g] = job.stats.count[g] = 0;
             return;
         }
-        if (!given) moments();
+        const bool at_once = neighbours() && !given;
+        if (at_once)
+            parallel(shape.groups(), shape.r3 * shape.i,
+                     [&](int64_t b, int64_t e) { kernels().group_forward[type](job, b, e); });
+        else if (!given)
+            moments();
         if (!ordinary()) {
-            careful_forward(job, eps, center, given);
+            careful_forward(job, given);
             return;
         }
+        if (at_once) return;
         const int64_t J = shape.channels(), n = shape.k0 * J;
-        Coefficients hi(n, wide), lo(n, wide), p(n, wide), q(n, wide);
-        for (int64_t k = 0; k < n; ++k) {
-            const int64_t channel = k % J, group = k / J * shape.k2 + channel / shape.r3;
-            const double mean = job.stats.mean[group], rstd = 1 / std::sqrt(job.stats.var[group] + eps);
-            hi.put(k, mean);
-            lo.put(k, mean - hi.rounded(k));
-            p.put(k, weight && !on_rows ? rstd * weights[channel] : rstd);
-            q.put(k, bias && !on_rows ? biases[channel] : 0);
+        Coefficients hi(n, wide), p(n, wide), q(n, wide);
+        for (int64_t group = 0; group < shape.groups(); ++group) {
+            const double mean = job.stats.mean[group], rstd = 1 / std::sqrt(job.stats.var[group] + job.eps);
+            for (int64_t r3 = 0; r3 < shape.r3; ++r3) {
+                const int64_t channel = group % shape.k2 * shape.r3 + r3, k = group / shape.k2 * J + channel;
+                const double scale = weight && !on_rows ? rstd * weights[channel] : rstd, lo = mean - hi.put(k, mean);
+                p.put(k, scale);
+                q.put(k, (bias && !on_rows ? biases[channel] : 0) - lo * scale);
+            }
         }
         job.hi = hi.memory.data();
-        job.lo = lo.memory.data();
         job.p = p.memory.data();
         job.q = q.memory.data();
         whole(kernels().span_apply[type], kernels().column_apply[type]);
@@ -183,22 +191,34 @@ struct Call {
         job.dy = dy.data();
         if (x.numel() == 0) return;
         if (!ordinary()) {
-            careful_backward(job, eps, center, given, dweight ? dweight->data() : nullptr,
+            careful_backward(job, given, dweight ? dweight->data() : nullptr,
                              dbias ? dbias->data() : nullptr);
             return;
         }
         const int64_t J = shape.channels(), n = shape.k0 * J, rows = shape.k0 * shape.r1;
-        Coefficients hi(n, wide), lo(n, wide), p(n, wide), q(n, wide), t(n, wide);
-        Numbers rstd(shape.groups());
-        for (int64_t g = 0; g < shape.groups(); ++g) rstd[g] = 1 / std::sqrt(job.stats.var[g] + eps);
-        for (int64_t k = 0; k < n; ++k) {
-            const int64_t group = k / J * shape.k2 + k % J / shape.r3;
-            hi.put(k, job.stats.mean[group]);
-            lo.put(k, job.stats.mean[group] - hi.rounded(k));
+        Numbers a, b, channel_w(J, 0), channel_b(J, 0);
+        if (neighbours() && !given) {
+            a.resize(n);
+            b.resize(n);
+            job.part_a = a.data();
+            job.part_b = b.data();
+            parallel(shape.groups(), shape.r3 * shape.i,
+                     [&](int64_t b, int64_t e) { kernels().group_backward[type](job, b, e); });
+            for (int64_t k = 0; k < n; ++k) channel_b[k % J] += a[k], channel_w[k % J] += b[k];
+            if (dweight) *dweight = channel_w;
+            if (dbias) *dbias = channel_b;
+            return;
+        }
+        Coefficients hi(n, wide), p(n, wide), q(n, wide), t(n, wide), s(on_rows ? n : 0, wide);
+        Numbers rstd(shape.groups()), lo(shape.groups());
+        for (int64_t g = 0; g < shape.groups(); ++g) {
+            rstd[g] = 1 / std::sqrt(job.stats.var[g] + job.eps);
+            for (int64_t r3 = 0; r3 < shape.r3; ++r3)
+                lo[g] = job.stats.mean[g] -
+                        hi.put(g / shape.k2 * J + g % shape.k2 * shape.r3 + r3, job.stats.mean[g]);
         }
         job.hi = hi.memory.data();
-        job.lo = lo.memory.data();
-        Numbers a, b, row_a(on_rows ? rows : 0), row_b(on_rows ? rows : 0);
+        Numbers row_a(on_rows ? rows : 0), row_b(on_rows ? rows : 0);
         job.row_a = row_a.data();
         job.row_b = row_b.data();
         if (!given || (!on_rows && (dweight || dbias))) {
@@ -208,30 +228,31 @@ struct Call {
             job.part_b = b.data();
             parts(kernels().span_sums[type], kernels().column_sums[type]);
         }
-        Numbers channel_w(J, 0), channel_b(J, 0);
         for (int64_t g = 0; g < shape.groups(); ++g) {
             const double r = rstd[g], count = job.stats.count[g];
             double sum_g = 0, sum_gd = 0;
             if (!a.empty())
                 each_part(g, [&](int64_t part, int64_t, int64_t channel) {
-                    const double w = weight && !on_rows ? weights[channel] : 1;
+                    const double w = weight && !on_rows ? weights[channel] : 1, gd = b[part] - lo[g] * a[part];
                     sum_g += w * a[part];
-                    sum_gd += w * b[part];
+                    sum_gd += w * gd;
                     channel_b[channel] += a[part];
-                    channel_w[channel] += r * b[part];
+                    channel_w[channel] += r * gd;
                 });
             const bool apart = !given && count > 0;
-            const double c1 = apart && center ? sum_g / count : 0, c2 = apart ? r * r * sum_gd / count : 0;
+            const double c1 = apart && job.center ? sum_g / count : 0, slope = apart ? -r * r * r * sum_gd / count : 0;
             for (int64_t r3 = 0; r3 < shape.r3; ++r3) {
                 const int64_t channel = g % shape.k2 * shape.r3 + r3, k = g / shape.k2 * J + channel;
                 p.put(k, weight && !on_rows ? r * weights[channel] : r);
-                q.put(k, -r * c1);
-                t.put(k, -r * c2);
+                q.put(k, -r * c1 - lo[g] * slope);
+                t.put(k, slope);
+                if (on_rows) s.put(k, -lo[g] * r);
             }
         }
         job.p = p.memory.data();
         job.q = q.memory.data();
         job.t = t.memory.data();
+        job.s = s.memory.data();
         whole(kernels().span_gradient[type], kernels().column_gradient[type]);
         for (int64_t k = 0; on_rows && k < rows; ++k) {
             if (dweight) (*dweight)[k % shape.r1] += row_b[k];
@@ -255,8 +276,8 @@ struct Forward : Call {
         on_rows = a.boolean();
         mask = a.optional_tensor();
         Tensor mean = a.optional_tensor(), var = a.optional_tensor();
-        eps = a.number();
-        center = a.boolean();
+        job.eps = a.number();
+        job.center = a.boolean();
         prepare();
         const int64_t size[2] = {3, shape.groups()};
         stats = Tensor::empty(size, 2, F64);
@@ -321,8 +342,8 @@ void groups_backward(StableIValue *stack, uint64_t, uint64_t) {
     call.mask = a.optional_tensor();
     Tensor stats = a.tensor();
     const bool given = a.boolean();
-    call.eps = a.number();
-    call.center = a.boolean();
+    call.job.eps = a.number();
+    call.job.center = a.boolean();
     const bool need_dw = a.boolean(), need_db = a.boolean();
     call.prepare();
     STD_TORCH_CHECK(stats.type() == F64 && stats.numel() == 3 * call.shape.groups(), "not the statistics of this input");

@@ -1,9 +1,77 @@
 // Every other grouping: see Shape. Included inside namespace normkit::NK_ISA.
-//
-// Each pass goes over the data once. Moments of small parts are taken first, each about a number of its own, and
-// are put together in double by the caller: exact for any mean, and the same for any number of threads.
 
-// ---- spans: `i` neighbouring numbers of one channel (i > 1) ------------------------------------------------
+template <class C> NK_INLINE C one(const void *values, int64_t k) { return static_cast<const C *>(values)[k]; }
+
+// ---- groups that are neighbours in memory (r1 == 1, i > 1): in one go, while they are in the cache ----------
+
+// y = (x - mean) * rstd * weight + bias, a group a task. A group whose squares leave the range of the compute
+// dtype is left to the caller, which sees its variance.
+template <class T> void group_forward(const Groups &job, int64_t begin, int64_t end) {
+    using C = typename Of<T>::C;
+    const int64_t i = job.shape.i, r3 = job.shape.r3, n = r3 * i;
+    for (int64_t group = begin; group < end; ++group) {
+        const T *x = static_cast<const T *>(job.x) + group * n;
+        T *y = static_cast<T *>(job.y) + group * n;
+        const Look<C> m = job.center ? look<true>(x, n) : look<false>(x, n);
+        job.stats.mean[group] = double(m.shift) + m.rest;
+        job.stats.var[group] = m.var;
+        job.stats.count[group] = double(n);
+        if (!ordinary<C>(m.var + job.eps)) continue;
+        const double rstd = 1 / __builtin_sqrt(m.var + job.eps);
+        const int64_t first = group % job.shape.k2 * r3;
+        for (int64_t c = 0; c < r3; ++c) {
+            const double scale = job.weight ? rstd * job.weight[first + c] : rstd;
+            const C hi = m.shift, p = C(scale), q = C((job.bias ? job.bias[first + c] : 0) - m.rest * scale);
+            const T *from = x + c * i;
+            T *to = y + c * i;
+            map<C>(Whole(), i, [&](auto at, int64_t j) NK_LAMBDA { at.store(to + j, (at.load(from + j) - hi) * p + q); });
+        }
+    }
+}
+
+// With g = dy * weight and d = x - mean:  dx = rstd * (g - mean(g) - d * rstd² * mean(g * d)). What each channel
+// adds to the gradients of weight and bias goes to part_b and part_a.
+template <class T> void group_backward(const Groups &job, int64_t begin, int64_t end) {
+    using C = typename Of<T>::C;
+    using V = typename Vec<C>::V;
+    const int64_t i = job.shape.i, r3 = job.shape.r3, n = r3 * i;
+    for (int64_t group = begin; group < end; ++group) {
+        const T *x = static_cast<const T *>(job.x) + group * n, *dy = static_cast<const T *>(job.dy) + group * n;
+        T *dx = static_cast<T *>(job.y) + group * n;
+        const double mean = job.stats.mean[group], rstd = 1 / __builtin_sqrt(job.stats.var[group] + job.eps);
+        const C hi = C(mean);
+        const double lo = mean - hi;
+        double *a = job.part_a + group * r3, *b = job.part_b + group * r3, sum_g = 0, sum_gd = 0;
+        const int64_t first = group % job.shape.k2 * r3;
+        for (int64_t c = 0; c < r3; ++c) {
+            double sums[2];
+            const T *xc = x + c * i, *dyc = dy + c * i;
+            reduce<C>(i, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+                V g = at.load(dyc + j);
+                acc[0] += g;
+                acc[1] += g * at.keep(at.load(xc + j) - hi);
+            });
+            const double gd = sums[1] - lo * sums[0], w = job.weight ? job.weight[first + c] : 1;
+            a[c] = sums[0];
+            b[c] = gd * rstd;
+            sum_g += w * sums[0];
+            sum_gd += w * gd;
+        }
+        const double c1 = job.center ? sum_g / n : 0, slope = -rstd * rstd * rstd * sum_gd / n;
+        for (int64_t c = 0; c < r3; ++c) {
+            const C p = C(job.weight ? rstd * job.weight[first + c] : rstd), q = C(-rstd * c1 - lo * slope), t = C(slope);
+            const T *xc = x + c * i, *dyc = dy + c * i;
+            T *to = dx + c * i;
+            map<C>(Whole(), i, [&](auto at, int64_t j) NK_LAMBDA {
+                at.store(to + j, (at.load(dyc + j) * p + q) + (at.load(xc + j) - hi) * t);
+            });
+        }
+    }
+}
+
+// ---- spans: `i` neighbouring numbers of one channel (i > 1) -------------------------------------------------
+// Moments of small parts are taken first, each about a number of its own, and are put together in double by the
+// caller: exact for any mean, and the same for any number of threads.
 
 // mean and m2 = sum of (x - mean)² of each span, over what the mask leaves
 template <class T> void span_moments(const Groups &job, int64_t begin, int64_t end) {
@@ -13,20 +81,23 @@ template <class T> void span_moments(const Groups &job, int64_t begin, int64_t e
     const int64_t n = job.shape.i, channels = job.shape.channels();
     for (int64_t span = begin; span < end; ++span) {
         const T *x = static_cast<const T *>(job.x) + span * n;
-        const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
-        int64_t count = n, valid = 0;
-        if (mask) {
-            count = 0;
-            for (int64_t j = 0; j < n; ++j) count += mask[j];
-            while (valid < n && !mask[valid]) ++valid;
+        if (!job.mask) {
+            const Look<C> m = look<true>(x, n);
+            job.part_count[span] = double(n);
+            job.part_mean[span] = double(m.shift) + m.rest;
+            job.part_m2[span] = m.var * n;
+            continue;
         }
+        const bool *mask = job.mask + span / channels * n;
+        int64_t count = 0, valid = 0;
+        for (int64_t j = 0; j < n; ++j) count += mask[j];
+        while (valid < n && !mask[valid]) ++valid;
         job.part_count[span] = double(count);
         job.part_mean[span] = job.part_m2[span] = 0;
         if (!count) continue;
         const C first = widen(x[valid]);
         auto about = [&](auto at, int64_t j, C origin) NK_LAMBDA -> V {
-            V d = at.keep(at.load(x + j) - origin);
-            return mask ? (V)((I)d & at.template where<C>(mask + j)) : d;
+            return (V)((I)(at.load(x + j) - origin) & at.template where<C>(mask + j));
         };
         double sum[1], sums[2];
         reduce<C>(n, sum, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += about(at, j, first); });
@@ -42,9 +113,7 @@ template <class T> void span_moments(const Groups &job, int64_t begin, int64_t e
     }
 }
 
-template <class C> NK_INLINE C one(const void *values, int64_t k) { return static_cast<const C *>(values)[k]; }
-
-// y = (x - hi - lo) * p + q
+// y = (x - hi) * p + q
 template <class T> void span_apply(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
@@ -54,19 +123,18 @@ template <class T> void span_apply(const Groups &job, int64_t begin, int64_t end
         const T *x = static_cast<const T *>(job.x) + span * n;
         T *y = static_cast<T *>(job.y) + span * n;
         const int64_t k = span / channels / job.shape.r1 * channels + span % channels;
-        const C hi = one<C>(job.hi, k), lo = one<C>(job.lo, k), p = one<C>(job.p, k), q = one<C>(job.q, k);
+        const C hi = one<C>(job.hi, k), p = one<C>(job.p, k), q = one<C>(job.q, k);
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
-        auto value = [&](auto at, int64_t j) NK_LAMBDA -> V { return ((at.load(x + j) - hi) - lo) * p + q; };
         if (mask)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
-                at.store(y + j, (V)((I)value(at, j) & at.template where<C>(mask + j)));
+                at.store(y + j, (V)((I)((at.load(x + j) - hi) * p + q) & at.template where<C>(mask + j)));
             });
         else
-            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, value(at, j)); });
+            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, (at.load(x + j) - hi) * p + q); });
     }
 }
 
-// a = sum(dy), b = sum(dy * (x - mean)) of each span
+// a = sum(dy), b = sum(dy * (x - hi)) of each span
 template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
@@ -74,14 +142,13 @@ template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end)
     const int64_t n = job.shape.i, channels = job.shape.channels();
     for (int64_t span = begin; span < end; ++span) {
         const T *x = static_cast<const T *>(job.x) + span * n, *dy = static_cast<const T *>(job.dy) + span * n;
-        const int64_t k = span / channels / job.shape.r1 * channels + span % channels;
-        const C hi = one<C>(job.hi, k), lo = one<C>(job.lo, k);
+        const C hi = one<C>(job.hi, span / channels / job.shape.r1 * channels + span % channels);
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
         double sums[2];
         if (mask)
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
                 I valid = at.template where<C>(mask + j);
-                V d = (V)((I)((at.load(x + j) - hi) - lo) & valid), g = (V)((I)at.load(dy + j) & valid);
+                V d = (V)((I)(at.load(x + j) - hi) & valid), g = (V)((I)at.load(dy + j) & valid);
                 acc[0] += g;
                 acc[1] += g * d;
             });
@@ -89,14 +156,14 @@ template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end)
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
                 V g = at.load(dy + j);
                 acc[0] += g;
-                acc[1] += g * at.keep((at.load(x + j) - hi) - lo);
+                acc[1] += g * at.keep(at.load(x + j) - hi);
             });
         job.part_a[span] = sums[0];
         job.part_b[span] = sums[1];
     }
 }
 
-// dx = dy * p + q + (x - hi - lo) * t
+// dx = dy * p + q + (x - hi) * t
 template <class T> void span_gradient(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
@@ -106,11 +173,10 @@ template <class T> void span_gradient(const Groups &job, int64_t begin, int64_t 
         const T *x = static_cast<const T *>(job.x) + span * n, *dy = static_cast<const T *>(job.dy) + span * n;
         T *dx = static_cast<T *>(job.y) + span * n;
         const int64_t k = span / channels / job.shape.r1 * channels + span % channels;
-        const C hi = one<C>(job.hi, k), lo = one<C>(job.lo, k), p = one<C>(job.p, k), q = one<C>(job.q, k),
-                t = one<C>(job.t, k);
+        const C hi = one<C>(job.hi, k), p = one<C>(job.p, k), q = one<C>(job.q, k), t = one<C>(job.t, k);
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
         auto value = [&](auto at, int64_t j) NK_LAMBDA -> V {
-            return (at.load(dy + j) * p + q) + ((at.load(x + j) - hi) - lo) * t;
+            return (at.load(dy + j) * p + q) + (at.load(x + j) - hi) * t;
         };
         if (mask)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
@@ -121,7 +187,7 @@ template <class T> void span_gradient(const Groups &job, int64_t begin, int64_t 
     }
 }
 
-// ---- columns: channels are neighbours in memory (i == 1) ---------------------------------------------------
+// ---- columns: channels are neighbours in memory (i == 1) ----------------------------------------------------
 
 // Where a task of moments or sums works: rows [row, last) of one k0, columns [from, from + width).
 struct Piece {
@@ -147,6 +213,9 @@ NK_INLINE int valid_rows(const Groups &job, const Piece &p, int64_t row, int64_t
         if (!job.mask || job.mask[base + row]) rows[m++] = base + row;
     return m;
 }
+// Rows four at a time, so that what belongs to a column is loaded once for all of them.
+using Four = std::integral_constant<int, 4>;
+using One = std::integral_constant<int, 1>;
 
 template <class T> void column_moments(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
@@ -181,11 +250,11 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
                 });
             };
             int r = 1; // the first differs from itself by 0
-            for (; r + 4 <= m; r += 4) add(std::integral_constant<int, 4>(), rows + r);
-            for (; r < m; ++r) add(std::integral_constant<int, 1>(), rows + r);
-            const double share = m / (seen + m), both = seen * share;
+            for (; r + 4 <= m; r += 4) add(Four(), rows + r);
+            for (; r < m; ++r) add(One(), rows + r);
+            const double share = m / (seen + m), both = seen * share, per = 1.0 / m;
             for (int64_t j = 0; j < width; ++j) {
-                const double rest = double(s[j]) / m, delta = double(widen(first[j])) + rest - mean[j];
+                const double rest = double(s[j]) * per, delta = double(widen(first[j])) + rest - mean[j];
                 mean[j] += delta * share;
                 m2[j] += (double(q[j]) - rest * s[j]) + delta * delta * both;
             }
@@ -195,34 +264,43 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
     }
 }
 
-// One row of y = (x - hi - lo) * p + q a task; with the weight along r1, times it.
+// Rows [begin, end) of all k0, in blocks that share one k0: block(k0, rows, how many).
+template <class Block> NK_INLINE void row_blocks(const Groups &job, int64_t begin, int64_t end, Block block) {
+    for (int64_t row = begin; row < end;) {
+        const int64_t k0 = row / job.shape.r1, last = least(end, (k0 + 1) * job.shape.r1);
+        for (; row + 4 <= last; row += 4) block(k0, row, Four());
+        for (; row < last; ++row) block(k0, row, One());
+    }
+}
+
+// y = (x - hi) * p + q; with the weight along r1, p is rstd, and weight and bias are applied row by row.
 template <class T> void column_apply(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
-    const int64_t J = job.shape.channels();
-    for (int64_t row = begin; row < end; ++row) {
+    using V = typename Vec<C>::V;
+    const int64_t J = job.shape.channels(), r1 = job.shape.r1;
+    row_blocks(job, begin, end, [&](int64_t k0, int64_t row, auto how_many) NK_LAMBDA {
+        constexpr int N = how_many.value;
         const T *x = static_cast<const T *>(job.x) + row * J;
         T *y = static_cast<T *>(job.y) + row * J;
-        if (job.mask && !job.mask[row]) {
-            __builtin_memset(y, 0, J * sizeof(T));
-            continue;
+        const C *hi = static_cast<const C *>(job.hi) + k0 * J, *p = static_cast<const C *>(job.p) + k0 * J,
+                *q = static_cast<const C *>(job.q) + k0 * J;
+        C w[N], b[N];
+        for (int k = 0; k < N; ++k) {
+            w[k] = job.weight_on_rows && job.weight ? C(job.weight[row + k - k0 * r1]) : C(1);
+            b[k] = job.weight_on_rows && job.bias ? C(job.bias[row + k - k0 * r1]) : C(0);
         }
-        const int64_t k0 = row / job.shape.r1;
-        const C *hi = static_cast<const C *>(job.hi) + k0 * J, *lo = static_cast<const C *>(job.lo) + k0 * J,
-                *p = static_cast<const C *>(job.p) + k0 * J, *q = static_cast<const C *>(job.q) + k0 * J;
-        if (job.weight_on_rows) {
-            const C w = job.weight ? C(job.weight[row % job.shape.r1]) : C(1);
-            const C b = job.bias ? C(job.bias[row % job.shape.r1]) : C(0);
-            map<C>(Whole(), J, [&](auto at, int64_t j) NK_LAMBDA {
-                auto x_hat = ((at.load(x + j) - at.load(hi + j)) - at.load(lo + j)) * at.load(p + j);
-                at.store(y + j, x_hat * w + b);
-            });
-        } else {
-            map<C>(Whole(), J, [&](auto at, int64_t j) NK_LAMBDA {
-                auto d = (at.load(x + j) - at.load(hi + j)) - at.load(lo + j);
-                at.store(y + j, d * at.load(p + j) + at.load(q + j));
-            });
-        }
-    }
+        map<C>(Whole(), J, [&](auto at, int64_t j) NK_LAMBDA {
+            const V h = at.load(hi + j), pj = at.load(p + j), qj = at.load(q + j);
+#pragma GCC unroll 4
+            for (int k = 0; k < N; ++k) {
+                V v = (at.load(x + k * J + j) - h) * pj + qj;
+                if (job.weight_on_rows) v = v * w[k] + b[k];
+                at.store(y + k * J + j, v);
+            }
+        });
+        for (int k = 0; job.mask && k < N; ++k)
+            if (!job.mask[row + k]) __builtin_memset(y + k * J, 0, J * sizeof(T));
+    });
 }
 
 template <class T> void column_sums(const Groups &job, int64_t begin, int64_t end) {
@@ -235,7 +313,6 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
         const int64_t width = piece.width;
         const T *x = static_cast<const T *>(job.x) + piece.from, *dy = static_cast<const T *>(job.dy) + piece.from;
         const C *hi = static_cast<const C *>(job.hi) + piece.k0 * J + piece.from;
-        const C *lo = static_cast<const C *>(job.lo) + piece.k0 * J + piece.from;
         double *sum_a = job.part_a + piece.part, *sum_b = job.part_b + piece.part;
         __builtin_memset(sum_a, 0, width * sizeof(double));
         __builtin_memset(sum_b, 0, width * sizeof(double));
@@ -248,62 +325,67 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
                 constexpr int N = how_many.value;
                 C w[N];
                 for (int k = 0; k < N; ++k)
-                    w[k] = job.weight_on_rows && job.weight ? C(job.weight[r[k] % job.shape.r1]) : C(1);
+                    w[k] = job.weight_on_rows && job.weight ? C(job.weight[r[k] - piece.k0 * job.shape.r1]) : C(1);
                 map<C>(Whole(), width, [&](auto at, int64_t j) NK_LAMBDA {
-                    V aj = at.load(a + j), bj = at.load(b + j), h = at.load(hi + j), l = at.load(lo + j);
+                    V aj = at.load(a + j), bj = at.load(b + j), h = at.load(hi + j);
 #pragma GCC unroll 4
                     for (int k = 0; k < N; ++k) {
                         V g = at.load(dy + r[k] * J + j) * w[k];
                         aj += g;
-                        bj += g * ((at.load(x + r[k] * J + j) - h) - l);
+                        bj += g * (at.load(x + r[k] * J + j) - h);
                     }
                     at.store(a + j, aj);
                     at.store(b + j, bj);
                 });
             };
             int r = 0;
-            for (; r + 4 <= m; r += 4) add(std::integral_constant<int, 4>(), rows + r);
-            for (; r < m; ++r) add(std::integral_constant<int, 1>(), rows + r);
+            for (; r + 4 <= m; r += 4) add(Four(), rows + r);
+            for (; r < m; ++r) add(One(), rows + r);
             for (int64_t j = 0; j < width; ++j) sum_a[j] += a[j], sum_b[j] += b[j];
         }
     }
 }
 
-// One row of dx = dy * p + q + (x - hi - lo) * t a task. With the weight along r1, p is rstd: it is multiplied by
-// the weight, and the sums of dy and of dy * x_hat over the row are the row's share of the gradients.
+// dx = dy * p + q + (x - hi) * t. With the weight along r1, p is rstd: it is multiplied by the weight, and the sums
+// of dy and of dy * x_hat over a row are the row's share of the gradients.
 template <class T> void column_gradient(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
     const int64_t J = job.shape.channels();
-    for (int64_t row = begin; row < end; ++row) {
+    row_blocks(job, begin, end, [&](int64_t k0, int64_t row, auto how_many) NK_LAMBDA {
+        constexpr int N = how_many.value;
         const T *x = static_cast<const T *>(job.x) + row * J, *dy = static_cast<const T *>(job.dy) + row * J;
         T *dx = static_cast<T *>(job.y) + row * J;
-        if (job.mask && !job.mask[row]) {
-            __builtin_memset(dx, 0, J * sizeof(T));
-            if (job.weight_on_rows) job.row_a[row] = job.row_b[row] = 0;
-            continue;
-        }
-        const int64_t k0 = row / job.shape.r1;
-        const C *hi = static_cast<const C *>(job.hi) + k0 * J, *lo = static_cast<const C *>(job.lo) + k0 * J,
-                *p = static_cast<const C *>(job.p) + k0 * J, *q = static_cast<const C *>(job.q) + k0 * J,
-                *t = static_cast<const C *>(job.t) + k0 * J;
+        const C *hi = static_cast<const C *>(job.hi) + k0 * J, *p = static_cast<const C *>(job.p) + k0 * J,
+                *q = static_cast<const C *>(job.q) + k0 * J, *t = static_cast<const C *>(job.t) + k0 * J;
         if (job.weight_on_rows) {
-            const C w = job.weight ? C(job.weight[row % job.shape.r1]) : C(1);
-            double sums[2];
-            reduce<C>(J, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                V g = at.load(dy + j), d = (at.load(x + j) - at.load(hi + j)) - at.load(lo + j);
-                V rstd = at.load(p + j);
-                at.store(dx + j, (g * (rstd * w) + at.load(q + j)) + d * at.load(t + j));
-                acc[0] += g;
-                acc[1] += g * (d * rstd);
-            });
-            job.row_a[row] = sums[0];
-            job.row_b[row] = sums[1];
+            const C *s = static_cast<const C *>(job.s) + k0 * J;
+            for (int k = 0; k < N; ++k) {
+                const T *xk = x + k * J, *dyk = dy + k * J;
+                T *dxk = dx + k * J;
+                const C w = job.weight ? C(job.weight[row + k - k0 * job.shape.r1]) : C(1);
+                double sums[2];
+                reduce<C>(J, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+                    V g = at.load(dyk + j), d = at.load(xk + j) - at.load(hi + j), rstd = at.load(p + j);
+                    at.store(dxk + j, (g * (rstd * w) + at.load(q + j)) + d * at.load(t + j));
+                    acc[0] += g;
+                    acc[1] += g * (d * rstd + at.load(s + j));
+                });
+                job.row_a[row + k] = sums[0];
+                job.row_b[row + k] = sums[1];
+            }
         } else {
             map<C>(Whole(), J, [&](auto at, int64_t j) NK_LAMBDA {
-                V d = (at.load(x + j) - at.load(hi + j)) - at.load(lo + j);
-                at.store(dx + j, (at.load(dy + j) * at.load(p + j) + at.load(q + j)) + d * at.load(t + j));
+                const V h = at.load(hi + j), pj = at.load(p + j), qj = at.load(q + j), tj = at.load(t + j);
+#pragma GCC unroll 4
+                for (int k = 0; k < N; ++k)
+                    at.store(dx + k * J + j, (at.load(dy + k * J + j) * pj + qj) + (at.load(x + k * J + j) - h) * tj);
             });
         }
-    }
+        for (int k = 0; job.mask && k < N; ++k)
+            if (!job.mask[row + k]) {
+                __builtin_memset(dx + k * J, 0, J * sizeof(T));
+                if (job.weight_on_rows) job.row_a[row + k] = job.row_b[row + k] = 0;
+            }
+    });
 }

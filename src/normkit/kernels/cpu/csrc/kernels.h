@@ -80,16 +80,20 @@ struct Groups {
     void *y; // dx, in a backward
     const double *weight, *bias; // or null
     bool weight_on_rows; // along r1 rather than along the channels
+    bool center;         // false: about 0
     const bool *mask;    // or null; (k0, r1, i)
+    double eps;
     Stats stats;
-    // scratch of a forward: moments of each span, or of each (chunk, column)
+    // Scratch of a forward: moments of each span, or of each (chunk, column).
     double *part_mean, *part_m2, *part_count;
-    // scratch of a backward: sum of dy and of dy * (x - mean) for the same; and for each row where the
-    // weight lies along r1
+    // Scratch of a backward: sums of dy and of dy * (x - hi) for the same; and of dy and dy * x_hat for each row
+    // where the weight lies along r1.
     double *part_a, *part_b, *row_a, *row_b;
     // What a pass over the data applies to each channel of each k0, in the compute dtype:
-    //   y = (x - hi - lo) * p + q        dx = dy * p + q + (x - hi - lo) * t
-    const void *hi, *lo, *p, *q, *t;
+    //   y = (x - hi) * p + q        dx = dy * p + q + (x - hi) * t
+    // hi is the mean, rounded; what rounding left of it is in q. With the weight along r1,
+    //   x_hat = (x - hi) * p + s
+    const void *hi, *p, *q, *t, *s;
 };
 
 // How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads.
@@ -110,7 +114,9 @@ struct Kernels {
     const char *name;
     RowsForwardFn (*rows_forward)(Type x, Type residual, bool center);
     RowsBackwardFn (*rows_backward)(Type dy, Type x, bool center);
-    // by dtype: spans (i > 1) and columns (i == 1); moments, apply, sums, gradient
+    // By dtype. Groups that are neighbours in memory (r1 == 1, i > 1) are done in one go; else moments, apply, sums
+    // and gradient are passes over spans (i > 1) or columns (i == 1).
+    GroupsFn group_forward[TYPES], group_backward[TYPES];
     GroupsFn span_moments[TYPES], span_apply[TYPES], span_sums[TYPES], span_gradient[TYPES];
     GroupsFn column_moments[TYPES], column_apply[TYPES], column_sums[TYPES], column_gradient[TYPES];
 };
@@ -124,8 +130,8 @@ extern const Kernels avx2_kernels, avx512_kernels;
 // compute dtype.
 void careful_row(const RowsForward &job, int64_t row);
 void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias);
-void careful_forward(const Groups &job, double eps, bool center, bool given);
-void careful_backward(const Groups &job, double eps, bool center, bool given, double *dweight, double *dbias);
+void careful_forward(const Groups &job, bool given);
+void careful_backward(const Groups &job, bool given, double *dweight, double *dbias);
 
 // Memory of the calling thread, valid until its next call.
 void *scratch(int64_t bytes);

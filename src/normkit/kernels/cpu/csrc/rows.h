@@ -9,22 +9,59 @@ template <class C> NK_INLINE bool ordinary(double var) {
     return sizeof(C) == 4 ? var > 1e-30 && var < 1e37 : var > 1e-290 && var < 1e307;
 }
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias
+// Mean and variance of n neighbours.
 //
 //   shift = mean of the first few x   any number close to the mean will do; this one is x if all are equal
 //   d     = x - shift                 exact, or nearly
 //   rest  = mean(d)                   how far shift is off
 //   var   = mean(d²) - rest²          cancels little, since rest is small against the spread
-//   y     = (d - rest) * rstd * weight + bias
 //
-// A row whose beginning is far from its mean takes a second look, from shift + rest.
+// Numbers whose beginning is far from their mean take a second look, from shift + rest. Not centred: shift and
+// rest are 0, and var is the mean square.
+template <class C> struct Look {
+    C shift;
+    double rest, var;
+};
+template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
+    using C = typename Of<S>::C;
+    using V = typename Vec<C>::V;
+    const double per = 1.0 / n;
+    Look<C> m = {0, 0, 0};
+    if (!CENTER) {
+        double square[1];
+        reduce<C>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+            V v = at.load(s + j);
+            acc[0] += v * v;
+        });
+        m.var = square[0] * per;
+        return m;
+    }
+    double few[1], sums[2];
+    const int64_t start = least(n, 4 * LANES<C>);
+    reduce<C>(start, few, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += at.load(s + j); });
+    m.shift = C(few[0] / start);
+    for (int times = 0; times < 2; ++times) {
+        const C shift = m.shift;
+        reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+            V d = at.keep(at.load(s + j) - shift);
+            acc[0] += d;
+            acc[1] += d * d;
+        });
+        m.rest = sums[0] * per;
+        m.var = sums[1] * per - m.rest * m.rest;
+        if (4 * m.rest * m.rest <= m.var) break;
+        if (times == 0) m.shift = C(shift + m.rest);
+    }
+    return m;
+}
+
+// y = (x - shift - rest) * rstd * weight + bias
 template <class X, class R, bool CENTER>
 void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
     using S = typename Wider<X, R>::T;
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
     const int64_t n = job.dim;
-    const double per = 1.0 / n;
     const C *weight = static_cast<const C *>(job.weight), *bias = static_cast<const C *>(job.bias);
     for (int64_t row = begin; row < end; ++row) {
         const X *x = static_cast<const X *>(job.x) + job.x_at.offset(row);
@@ -38,37 +75,14 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             });
             s = sum;
         }
-        C shift = 0;
-        double rest = 0, var;
-        if (CENTER) {
-            double few[1], sums[2];
-            const int64_t start = least(n, 4 * LANES<C>);
-            reduce<C>(start, few, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += at.load(s + j); });
-            shift = C(few[0] / start);
-            for (int look = 0; look < 2; ++look) {
-                reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                    V d = at.keep(at.load(s + j) - shift);
-                    acc[0] += d;
-                    acc[1] += d * d;
-                });
-                rest = sums[0] * per;
-                var = sums[1] * per - rest * rest;
-                if (4 * rest * rest <= var) break;
-                if (look == 0) shift = C(shift + rest);
-            }
-        } else {
-            double square[1];
-            reduce<C>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                V v = at.load(s + j);
-                acc[0] += v * v;
-            });
-            var = square[0] * per;
-        }
+        const Look<C> m = look<CENTER>(s, n);
+        const double var = m.var;
+        const C shift = m.shift;
         if (!ordinary<C>(var + job.eps)) {
             careful_row(job, row);
             continue;
         }
-        const C rstd = C(1 / __builtin_sqrt(var + job.eps)), off = CENTER ? C(rest) : C(0);
+        const C rstd = C(1 / __builtin_sqrt(var + job.eps)), off = C(m.rest);
         if (CENTER && job.mean) static_cast<C *>(job.mean)[row] = shift;
         if (job.rstd) static_cast<C *>(job.rstd)[row] = rstd;
         const X *next = row + 1 < end ? static_cast<const X *>(job.x) + job.x_at.offset(row + 1) : x;
