@@ -64,7 +64,7 @@ kernels = Extension(
     depends=sorted(map(str, [*(CPU / "csrc").glob("*.h"), *(CPU / "csrc").glob("*.inc")])),
     libraries=["torch_cpu", "c10"],
     define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000")],
-    extra_compile_args=["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"],
+    extra_compile_args=["-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"],
     py_limited_api=True,
     optional=True,
 )

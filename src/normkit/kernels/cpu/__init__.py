@@ -72,10 +72,12 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
 
 def can_write(op: str, x: Tensor, out: Tensor | tuple[Tensor, Tensor], **call: Any) -> bool:
     """Can the kernels write straight into ``out``? Rows one after the other, groups as ``x`` lies."""
-    if isinstance(out, tuple):
-        return all(t.is_contiguous() for t in out)
-    if _is_rows(op, x, **call):
-        return out.is_contiguous()
+    inputs = {x.data_ptr(), *(t.data_ptr() for t in (call.get("residual"),) if t is not None)}
+    outputs = out if isinstance(out, tuple) else (out,)
+    if any(t.data_ptr() in inputs for t in outputs):
+        return False  # they write some numbers twice, and would read what they have written
+    if isinstance(out, tuple) or _is_rows(op, x, **call):
+        return all(t.is_contiguous() for t in outputs)
     return out.stride() == x.stride() and groups.is_dense(x)
 
 

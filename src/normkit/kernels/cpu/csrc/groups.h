@@ -24,7 +24,7 @@ template <class T> void group_forward(const Groups &job, int64_t begin, int64_t 
             const C hi = m.shift, p = C(scale), q = C((job.bias ? job.bias[first + c] : 0) - m.rest * scale);
             const T *from = x + c * i;
             T *to = y + c * i;
-            map<C>(Whole(), i, [&](auto at, int64_t j) NK_LAMBDA { at.store(to + j, (at.load(from + j) - hi) * p + q); });
+            map<C>(Whole(), i, [&](auto at, int64_t j) NK_LAMBDA { at.store(to + j, madd(at.load(from + j) - hi, all(p), all(q))); });
         }
     }
 }
@@ -47,9 +47,9 @@ template <class T> void group_backward(const Groups &job, int64_t begin, int64_t
             double sums[2];
             const T *xc = x + c * i, *dyc = dy + c * i;
             reduce<C>(i, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                V g = at.load(dyc + j);
+                V g = at.keep(at.load(dyc + j));
                 acc[0] += g;
-                acc[1] += g * at.keep(at.load(xc + j) - hi);
+                acc[1] = madd(g, at.keep(at.load(xc + j) - hi), acc[1]);
             });
             const double gd = sums[1] - lo * sums[0], w = job.weight ? job.weight[first + c] : 1;
             a[c] = sums[0];
@@ -63,7 +63,7 @@ template <class T> void group_backward(const Groups &job, int64_t begin, int64_t
             const T *xc = x + c * i, *dyc = dy + c * i;
             T *to = dx + c * i;
             map<C>(Whole(), i, [&](auto at, int64_t j) NK_LAMBDA {
-                at.store(to + j, (at.load(dyc + j) * p + q) + (at.load(xc + j) - hi) * t);
+                at.store(to + j, madd(at.load(xc + j) - hi, all(t), madd(at.load(dyc + j), all(p), all(q))));
             });
         }
     }
@@ -97,7 +97,7 @@ template <class T> void span_moments(const Groups &job, int64_t begin, int64_t e
         if (!count) continue;
         const C first = widen(x[valid]);
         auto about = [&](auto at, int64_t j, C origin) NK_LAMBDA -> V {
-            return (V)((I)(at.load(x + j) - origin) & at.template where<C>(mask + j));
+            return at.keep((V)((I)(at.load(x + j) - origin) & at.template where<C>(mask + j)));
         };
         double sum[1], sums[2];
         reduce<C>(n, sum, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += about(at, j, first); });
@@ -105,7 +105,7 @@ template <class T> void span_moments(const Groups &job, int64_t begin, int64_t e
         reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V d = about(at, j, shift);
             acc[0] += d;
-            acc[1] += d * d;
+            acc[1] = madd(d, d, acc[1]);
         });
         const double rest = sums[0] / count;
         job.part_mean[span] = double(shift) + rest;
@@ -127,10 +127,10 @@ template <class T> void span_apply(const Groups &job, int64_t begin, int64_t end
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
         if (mask)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
-                at.store(y + j, (V)((I)((at.load(x + j) - hi) * p + q) & at.template where<C>(mask + j)));
+                at.store(y + j, (V)((I)madd(at.load(x + j) - hi, all(p), all(q)) & at.template where<C>(mask + j)));
             });
         else
-            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, (at.load(x + j) - hi) * p + q); });
+            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, madd(at.load(x + j) - hi, all(p), all(q))); });
     }
 }
 
@@ -148,15 +148,15 @@ template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end)
         if (mask)
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
                 I valid = at.template where<C>(mask + j);
-                V d = (V)((I)(at.load(x + j) - hi) & valid), g = (V)((I)at.load(dy + j) & valid);
+                V d = (V)((I)(at.load(x + j) - hi) & valid), g = at.keep((V)((I)at.load(dy + j) & valid));
                 acc[0] += g;
-                acc[1] += g * d;
+                acc[1] = madd(g, d, acc[1]);
             });
         else
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                V g = at.load(dy + j);
+                V g = at.keep(at.load(dy + j));
                 acc[0] += g;
-                acc[1] += g * at.keep(at.load(x + j) - hi);
+                acc[1] = madd(g, at.keep(at.load(x + j) - hi), acc[1]);
             });
         job.part_a[span] = sums[0];
         job.part_b[span] = sums[1];
@@ -176,7 +176,7 @@ template <class T> void span_gradient(const Groups &job, int64_t begin, int64_t 
         const C hi = one<C>(job.hi, k), p = one<C>(job.p, k), q = one<C>(job.q, k), t = one<C>(job.t, k);
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
         auto value = [&](auto at, int64_t j) NK_LAMBDA -> V {
-            return (at.load(dy + j) * p + q) + (at.load(x + j) - hi) * t;
+            return madd(at.load(x + j) - hi, all(t), madd(at.load(dy + j), all(p), all(q)));
         };
         if (mask)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
@@ -213,9 +213,17 @@ NK_INLINE int valid_rows(const Groups &job, const Piece &p, int64_t row, int64_t
         if (!job.mask || job.mask[base + row]) rows[m++] = base + row;
     return m;
 }
-// Rows four at a time, so that what belongs to a column is loaded once for all of them.
 using Four = std::integral_constant<int, 4>;
 using One = std::integral_constant<int, 1>;
+
+// Columns four registers at a time, whose sums over the rows of a block stay in registers.
+template <class C, class Body> NK_INLINE void columns(int64_t width, Body body) {
+    constexpr int64_t W = LANES<C>;
+    int64_t j = 0;
+    for (; j + 4 * W <= width; j += 4 * W) body(Whole(), Four(), j);
+    for (; j + W <= width; j += W) body(Whole(), One(), j);
+    if (j < width) body(Part{width - j}, One(), j);
+}
 
 template <class T> void column_moments(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
@@ -232,26 +240,22 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
             int64_t rows[BLOCK_ROWS];
             const int m = valid_rows(job, piece, row, rows);
             if (!m) continue;
-            __builtin_memset(s, 0, width * sizeof(C));
-            __builtin_memset(q, 0, width * sizeof(C));
             const T *x = static_cast<const T *>(job.x) + piece.from, *first = x + rows[0] * J;
-            auto add = [&](auto how_many, const int64_t *r) NK_LAMBDA {
-                constexpr int N = how_many.value;
-                map<C>(Whole(), width, [&](auto at, int64_t j) NK_LAMBDA {
-                    V sj = at.load(s + j), qj = at.load(q + j), origin = at.load(first + j);
+            columns<C>(width, [&](auto at, auto how_many, int64_t j) NK_LAMBDA {
+                constexpr int N = how_many.value, W = LANES<C>;
+                V sj[N] = {}, qj[N] = {}, origin[N];
+                for (int u = 0; u < N; ++u) origin[u] = at.load(first + j + u * W);
+                for (int r = 1; r < m; ++r) { // the first differs from itself by 0
+                    const T *row = x + rows[r] * J + j;
 #pragma GCC unroll 4
-                    for (int k = 0; k < N; ++k) {
-                        V d = at.load(x + r[k] * J + j) - origin;
-                        sj += d;
-                        qj += d * d;
+                    for (int u = 0; u < N; ++u) {
+                        V d = at.load(row + u * W) - origin[u];
+                        sj[u] += d;
+                        qj[u] = madd(d, d, qj[u]);
                     }
-                    at.store(s + j, sj);
-                    at.store(q + j, qj);
-                });
-            };
-            int r = 1; // the first differs from itself by 0
-            for (; r + 4 <= m; r += 4) add(Four(), rows + r);
-            for (; r < m; ++r) add(One(), rows + r);
+                }
+                for (int u = 0; u < N; ++u) at.store(s + j + u * W, sj[u]), at.store(q + j + u * W, qj[u]);
+            });
             const double share = m / (seen + m), both = seen * share, per = 1.0 / m;
             for (int64_t j = 0; j < width; ++j) {
                 const double rest = double(s[j]) * per, delta = double(widen(first[j])) + rest - mean[j];
@@ -264,7 +268,8 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
     }
 }
 
-// Rows [begin, end) of all k0, in blocks that share one k0: block(k0, rows, how many).
+// Rows [begin, end) of all k0, four at a time, so that what belongs to a column is loaded once for all of them:
+// block(k0, row, how many).
 template <class Block> NK_INLINE void row_blocks(const Groups &job, int64_t begin, int64_t end, Block block) {
     for (int64_t row = begin; row < end;) {
         const int64_t k0 = row / job.shape.r1, last = least(end, (k0 + 1) * job.shape.r1);
@@ -293,8 +298,8 @@ template <class T> void column_apply(const Groups &job, int64_t begin, int64_t e
             const V h = at.load(hi + j), pj = at.load(p + j), qj = at.load(q + j);
 #pragma GCC unroll 4
             for (int k = 0; k < N; ++k) {
-                V v = (at.load(x + k * J + j) - h) * pj + qj;
-                if (job.weight_on_rows) v = v * w[k] + b[k];
+                V v = madd(at.load(x + k * J + j) - h, pj, qj);
+                if (job.weight_on_rows) v = madd(v, all(w[k]), all(b[k]));
                 at.store(y + k * J + j, v);
             }
         });
@@ -319,28 +324,25 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
         for (int64_t row = piece.row; row < piece.last; row += BLOCK_ROWS) {
             int64_t rows[BLOCK_ROWS];
             const int m = valid_rows(job, piece, row, rows);
-            __builtin_memset(a, 0, width * sizeof(C));
-            __builtin_memset(b, 0, width * sizeof(C));
-            auto add = [&](auto how_many, const int64_t *r) NK_LAMBDA {
-                constexpr int N = how_many.value;
-                C w[N];
-                for (int k = 0; k < N; ++k)
-                    w[k] = job.weight_on_rows && job.weight ? C(job.weight[r[k] - piece.k0 * job.shape.r1]) : C(1);
-                map<C>(Whole(), width, [&](auto at, int64_t j) NK_LAMBDA {
-                    V aj = at.load(a + j), bj = at.load(b + j), h = at.load(hi + j);
+            C w[BLOCK_ROWS];
+            for (int r = 0; job.weight_on_rows && r < m; ++r)
+                w[r] = job.weight ? C(job.weight[rows[r] - piece.k0 * job.shape.r1]) : C(1);
+            columns<C>(width, [&](auto at, auto how_many, int64_t j) NK_LAMBDA {
+                constexpr int N = how_many.value, W = LANES<C>;
+                V aj[N] = {}, bj[N] = {}, h[N];
+                for (int u = 0; u < N; ++u) h[u] = at.load(hi + j + u * W);
+                for (int r = 0; r < m; ++r) {
+                    const int64_t row = rows[r] * J + j;
 #pragma GCC unroll 4
-                    for (int k = 0; k < N; ++k) {
-                        V g = at.load(dy + r[k] * J + j) * w[k];
-                        aj += g;
-                        bj += g * (at.load(x + r[k] * J + j) - h);
+                    for (int u = 0; u < N; ++u) {
+                        V g = at.load(dy + row + u * W);
+                        if (job.weight_on_rows) g = g * w[r];
+                        aj[u] += g;
+                        bj[u] = madd(g, at.load(x + row + u * W) - h[u], bj[u]);
                     }
-                    at.store(a + j, aj);
-                    at.store(b + j, bj);
-                });
-            };
-            int r = 0;
-            for (; r + 4 <= m; r += 4) add(Four(), rows + r);
-            for (; r < m; ++r) add(One(), rows + r);
+                }
+                for (int u = 0; u < N; ++u) at.store(a + j + u * W, aj[u]), at.store(b + j + u * W, bj[u]);
+            });
             for (int64_t j = 0; j < width; ++j) sum_a[j] += a[j], sum_b[j] += b[j];
         }
     }
@@ -367,9 +369,9 @@ template <class T> void column_gradient(const Groups &job, int64_t begin, int64_
                 double sums[2];
                 reduce<C>(J, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
                     V g = at.load(dyk + j), d = at.load(xk + j) - at.load(hi + j), rstd = at.load(p + j);
-                    at.store(dxk + j, (g * (rstd * w) + at.load(q + j)) + d * at.load(t + j));
-                    acc[0] += g;
-                    acc[1] += g * (d * rstd + at.load(s + j));
+                    at.store(dxk + j, madd(d, at.load(t + j), madd(g, rstd * w, at.load(q + j))));
+                    acc[0] += at.keep(g);
+                    acc[1] = madd(at.keep(g), madd(d, rstd, at.load(s + j)), acc[1]);
                 });
                 job.row_a[row + k] = sums[0];
                 job.row_b[row + k] = sums[1];
@@ -379,7 +381,7 @@ template <class T> void column_gradient(const Groups &job, int64_t begin, int64_
                 const V h = at.load(hi + j), pj = at.load(p + j), qj = at.load(q + j), tj = at.load(t + j);
 #pragma GCC unroll 4
                 for (int k = 0; k < N; ++k)
-                    at.store(dx + k * J + j, (at.load(dy + k * J + j) * pj + qj) + (at.load(x + k * J + j) - h) * tj);
+                    at.store(dx + k * J + j, madd(at.load(x + k * J + j) - h, tj, madd(at.load(dy + k * J + j), pj, qj)));
             });
         }
         for (int k = 0; job.mask && k < N; ++k)

@@ -1,4 +1,5 @@
 // The operators over rows: check, allocate, share the rows out among threads.
+#include <memory>
 #include <vector>
 
 #include "scalar.h"
@@ -286,15 +287,15 @@ void rows_backward(StableIValue *stack, uint64_t, uint64_t) {
     job.x_at = in.rows.at;
     job.dtotal_at = in_dtotal.rows.at;
     job.rows = rows;
-    job.chunk_rows = chunk_rows(rows);
+    job.chunk_rows = (rows + CHUNKS - 1) / CHUNKS < 32 ? 32 : (rows + CHUNKS - 1) / CHUNKS;
     job.dim = n;
     job.eps = eps;
     job.center = kind & CENTER;
     job.rounded = weight ? rounded(kind) : F64;
-    const int64_t count = chunks(rows);
-    std::vector<double> partial(count * n * (int(need_dw) + int(need_db)));
-    job.dweight = need_dw ? partial.data() : nullptr;
-    job.dbias = need_db ? partial.data() + (need_dw ? count * n : 0) : nullptr;
+    const int64_t count = (rows + job.chunk_rows - 1) / job.chunk_rows;
+    std::unique_ptr<double[]> partial(new double[count * n * (int(need_dw) + int(need_db)) + 1]); // not zeroed
+    job.dweight = need_dw ? partial.get() : nullptr;
+    job.dbias = need_db ? partial.get() + (need_dw ? count * n : 0) : nullptr;
     if (n > 0) parallel(count, job.chunk_rows * n, [&](int64_t begin, int64_t end) { kernel(job, begin, end); });
 
     auto sum = [&](const Tensor &result, const double *parts) {

@@ -30,22 +30,22 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     if (!CENTER) {
         double square[1];
         reduce<C>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-            V v = at.load(s + j);
-            acc[0] += v * v;
+            V v = at.keep(at.load(s + j));
+            acc[0] = madd(v, v, acc[0]);
         });
         m.var = square[0] * per;
         return m;
     }
     double few[1], sums[2];
     const int64_t start = least(n, 4 * LANES<C>);
-    reduce<C>(start, few, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += at.load(s + j); });
+    reduce<C>(start, few, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += at.keep(at.load(s + j)); });
     m.shift = C(few[0] / start);
     for (int times = 0; times < 2; ++times) {
         const C shift = m.shift;
         reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V d = at.keep(at.load(s + j) - shift);
             acc[0] += d;
-            acc[1] += d * d;
+            acc[1] = madd(d, d, acc[1]);
         });
         m.rest = sums[0] * per;
         m.var = sums[1] * per - m.rest * m.rest;
@@ -97,8 +97,9 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
                 });
             else if (weight && (bias || !CENTER))
                 map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
-                    V v = x_hat(at, j) * at.load(weight + j);
-                    at.output(y + j, CENTER ? v + at.load(bias + j) : v);
+                    V v = x_hat(at, j), w = at.load(weight + j);
+                    v = CENTER ? madd(v, w, at.load(bias + j)) : v * w;
+                    at.output(y + j, v);
                 });
             else
                 map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
@@ -118,13 +119,14 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
 //   dx      = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + dtotal       RMSNorm: without mean(g)
 //   dweight = sum over rows of dy * x_hat,   dbias = sum over rows of dy
 //
-// Rows are cut into chunks by shape alone. Within a chunk, registers add up at most BLOCK_ROWS rows, four at a
-// time; blocks are added in double.
+// Rows are cut into chunks by shape alone. Within a chunk, float32 adds up at most BLOCK_ROWS rows, two at a time;
+// blocks are added in double.
 template <class G, class S, bool CENTER>
 void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
     const int64_t n = job.dim;
+    const double per = 1.0 / n;
     const C *weight = static_cast<const C *>(job.weight);
     const bool sums = job.dweight || job.dbias;
     C *bw = sums ? static_cast<C *>(scratch(2 * n * sizeof(C))) : nullptr, *bb = bw + n;
@@ -133,9 +135,9 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
         const G *dy;
         const S *x, *dtotal;
         S *dx;
-        C shift, rest, rstd, c1, c2;
+        C shift, rstd, off, c1, c2; // x_hat = (x - shift) * rstd + off,  dx = (g + c1 + x_hat * c2) * rstd
     };
-    auto prepare = [&](int64_t row) {
+    auto prepare = [&](int64_t row) NK_LAMBDA {
         Row r;
         r.dy = static_cast<const G *>(job.dy) + job.dy_at.offset(row);
         r.x = static_cast<const S *>(job.x) + job.x_at.offset(row);
@@ -144,56 +146,77 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
         r.shift = CENTER ? static_cast<const C *>(job.mean)[row] : C(0);
         r.rstd = static_cast<const C *>(job.rstd)[row];
         double s[3];
-        reduce<C>(n, s, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-            V g = at.load(r.dy + j);
-            if (weight) g = g * at.load(weight + j);
-            V d = CENTER ? at.keep(at.load(r.x + j) - r.shift) : at.load(r.x + j);
-            acc[0] += d;
-            acc[1] += g;
-            acc[2] += g * d;
-        });
-        const double rest = CENTER ? s[0] / n : 0;
-        r.rest = C(rest);
-        r.c1 = CENTER ? C(s[1] / n) : C(0);
-        r.c2 = C((s[2] - rest * s[1]) / n * r.rstd);
+        auto add = [&](auto weighted) NK_LAMBDA {
+            reduce<C>(n, s, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+                V g = at.keep(at.load(r.dy + j)), d = at.keep(at.load(r.x + j) - r.shift);
+                if (weighted.value) g = g * at.load(weight + j);
+                acc[0] += d;
+                acc[1] += g;
+                acc[2] = madd(g, d, acc[2]);
+            });
+        };
+        if (weight) add(std::true_type());
+        else add(std::false_type());
+        const double rest = CENTER ? s[0] * per : 0, rstd = r.rstd;
+        r.off = C(-rest * rstd);
+        r.c1 = CENTER ? C(-s[1] * per) : C(0);
+        r.c2 = C(-rstd * (s[2] - rest * s[1]) * per);
         return r;
     };
-    auto write = [&](auto how_many, const Row *r) NK_LAMBDA {
+    // The common case has weight and dx, wants both sums, and has no second output.
+    auto write = [&](auto how_many, auto common, const Row *from) NK_LAMBDA {
         constexpr int N = how_many.value;
-        map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
+        constexpr bool COMMON = common.value;
+        Row r[N];
+        for (int k = 0; k < N; ++k) r[k] = from[k];
+        const Type rounded = job.rounded;
+        const C *w0 = weight; // what a closure holds is read again after every store
+        C *bw0 = bw, *bb0 = bb;
+        update<C>(n, [&](auto at, int64_t j) NK_LAMBDA {
             V w = {}, sw = {}, sb = {};
-            if (weight) w = at.load(weight + j);
-            if (sums) sw = at.load(bw + j), sb = at.load(bb + j);
-#pragma GCC unroll 4
+            if (COMMON || w0) w = at.load(w0 + j);
+            if (COMMON || sums) sw = at.load(bw0 + j);
+            if (CENTER && (COMMON || sums)) sb = at.load(bb0 + j);
+#pragma GCC unroll 2
             for (int k = 0; k < N; ++k) {
                 V dy = at.load(r[k].dy + j);
-                V x_hat = ((at.load(r[k].x + j) - r[k].shift) - r[k].rest) * r[k].rstd;
-                if (r[k].dx) {
-                    V g = weight ? dy * w : dy;
-                    V dx = ((g - r[k].c1) - x_hat * r[k].c2) * r[k].rstd;
-                    if (r[k].dtotal) dx += at.load(r[k].dtotal + j);
+                V x_hat = madd(at.load(r[k].x + j) - r[k].shift, all(r[k].rstd), all(r[k].off));
+                if (COMMON || r[k].dx) {
+                    V g = COMMON || w0 ? dy * w : dy;
+                    V dx = madd(x_hat, all(r[k].c2), g + r[k].c1) * r[k].rstd;
+                    if (!COMMON && r[k].dtotal) dx += at.load(r[k].dtotal + j);
                     at.store(r[k].dx + j, dx);
                 }
-                if (sums) {
-                    if (!CENTER && job.rounded != F64) x_hat = rounded_to(job.rounded, x_hat);
-                    sw += dy * x_hat;
-                    sb += dy;
+                if (COMMON || sums) {
+                    if (!COMMON && !CENTER && rounded != F64) x_hat = rounded_to(rounded, x_hat);
+                    sw = madd(dy, x_hat, sw);
+                    if (CENTER) sb += dy;
                 }
             }
-            if (sums) at.store(bw + j, sw), at.store(bb + j, sb);
+            if (COMMON || sums) at.store(bw0 + j, sw);
+            if (CENTER && (COMMON || sums)) at.store(bb0 + j, sb);
         });
+    };
+    const bool common = weight && job.dx && sums && !job.dtotal && job.rounded == F64;
+    auto flush = [&](const Row *r, int count) {
+        using Two = std::integral_constant<int, 2>;
+        using One = std::integral_constant<int, 1>;
+        if (count == 2 && common) write(Two(), std::true_type(), r);
+        else if (common) write(One(), std::true_type(), r);
+        else for (int k = 0; k < count; ++k) write(One(), std::false_type(), r + k);
     };
 
     for (int64_t chunk = begin; chunk < end; ++chunk) {
         double *dw = job.dweight ? job.dweight + chunk * n : nullptr;
         double *db = job.dbias ? job.dbias + chunk * n : nullptr;
-        if (dw) __builtin_memset(dw, 0, n * sizeof(double));
-        if (db) __builtin_memset(db, 0, n * sizeof(double));
         const int64_t last = least(job.rows, (chunk + 1) * job.chunk_rows);
-        for (int64_t row = chunk * job.chunk_rows; row < last;) {
+        for (int64_t row = chunk * job.chunk_rows, first = row; row < last;) {
+            const bool fresh = row == first;
+            for (int64_t j = 0; fresh && dw && j < n; ++j) dw[j] = 0;
+            for (int64_t j = 0; fresh && db && j < n; ++j) db[j] = 0;
             if (sums) __builtin_memset(bw, 0, 2 * n * sizeof(C));
             const int64_t stop = least(last, row + BLOCK_ROWS);
-            Row waiting[4];
+            Row waiting[2];
             int count = 0;
             for (; row < stop; ++row) {
                 const double rstd = static_cast<const C *>(job.rstd)[row];
@@ -202,9 +225,9 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
                     continue;
                 }
                 waiting[count++] = prepare(row);
-                if (count == 4) write(std::integral_constant<int, 4>(), waiting), count = 0;
+                if (count == 2) flush(waiting, 2), count = 0;
             }
-            for (int k = 0; k < count; ++k) write(std::integral_constant<int, 1>(), waiting + k);
+            if (count) flush(waiting, count);
             for (int64_t j = 0; dw && j < n; ++j) dw[j] += bw[j];
             for (int64_t j = 0; db && j < n; ++j) db[j] += bb[j];
         }

@@ -1,5 +1,6 @@
 // A vector of numbers in the compute dtype, for one instruction set: loads widen, stores round once.
-// Included inside namespace normkit::NK_ISA, with NK_BYTES the width of a register.
+// Included inside namespace normkit::NK_ISA, with NK_BYTES the width of a register: 64 means AVX-512, 32 AVX2 with FMA
+// and F16C, 16 anything. (GCC reads a whole file before it obeys a target pragma: macros such as __FMA__ say nothing.)
 
 #define NK_INLINE inline __attribute__((always_inline))
 
@@ -31,17 +32,22 @@ NK_INLINE vu16 to_bf16(vf v) { // to nearest, ties to even; a NaN stays one
     vu32 r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vi32 nan = v != v;
     r = (vu32)(((vi32)r & ~nan) | (nan & 0x7fc0));
+#if NK_BYTES == 32 // GCC 12 does not find this
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)r, (__m256i)r), 0xd8);
+    return (vu16)_mm256_castsi256_si128(packed);
+#else
     return __builtin_convertvector(r, vu16);
+#endif
 }
 NK_INLINE void store(bf16 *p, vf v) { vu16 h = to_bf16(v); __builtin_memcpy(p, &h, sizeof h); }
 
-#if defined(__F16C__) && NK_BYTES == 32
+#if NK_BYTES == 32
 NK_INLINE vf load(const f16 *p) { return (vf)_mm256_cvtph_ps(raw<__m128i>(p)); }
 NK_INLINE void store(f16 *p, vf v) {
     __m128i h = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
     __builtin_memcpy(p, &h, sizeof h);
 }
-#elif defined(__AVX512F__) && NK_BYTES == 64
+#elif NK_BYTES == 64
 NK_INLINE vf load(const f16 *p) { return (vf)_mm512_cvtph_ps(raw<__m256i>(p)); }
 NK_INLINE void store(f16 *p, vf v) {
     __m256i h = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
@@ -60,24 +66,47 @@ NK_INLINE void store(f16 *p, vf v) {
 
 // Past the cache, for outputs that do not fit into it; the address is aligned to the register.
 NK_INLINE void stream(float *p, vf v) {
-#if defined(__AVX512F__) && NK_BYTES == 64
+#if NK_BYTES == 64
     _mm512_stream_ps(p, (__m512)v);
-#elif defined(__AVX__) && NK_BYTES == 32
+#elif NK_BYTES == 32
     _mm256_stream_ps(p, (__m256)v);
 #else
     store(p, v);
 #endif
 }
 NK_INLINE void stream(bf16 *p, vf v) {
-#if defined(__AVX512F__) && NK_BYTES == 64
+#if NK_BYTES == 64
     _mm256_stream_si256((__m256i *)p, (__m256i)to_bf16(v));
-#elif defined(__AVX__) && NK_BYTES == 32
+#elif NK_BYTES == 32
     _mm_stream_si128((__m128i *)p, (__m128i)to_bf16(v));
 #else
     store(p, v);
 #endif
 }
 template <class T, class V> NK_INLINE void stream(T *p, V v) { store(p, v); }
+
+// a * b + c in one rounding where the machine can. The compiler is told not to do so by itself (-ffp-contract=off):
+// whether a product is rounded would depend on what surrounds it, and so would the result of a row.
+NK_INLINE vf madd(vf a, vf b, vf c) {
+#if NK_BYTES == 64
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif NK_BYTES == 32
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+NK_INLINE vd madd(vd a, vd b, vd c) {
+#if NK_BYTES == 64
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif NK_BYTES == 32
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+NK_INLINE vf all(float v) { return v - vf{}; } // in every lane
+NK_INLINE vd all(double v) { return v - vd{}; }
 
 template <class T, class V> NK_INLINE V through(V v) { // rounded to T and back
     T narrowed[LANES<typename Of<T>::C>];
@@ -154,8 +183,33 @@ struct Part {
     }
 };
 
-// Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j. Registers add up at most
-// BLOCK numbers, which keeps float32 sums exact to a few units; blocks are added in double.
+// The last numbers of a row that has at least one register of them: the last whole register, of which the lanes
+// that have been done before are kept out of sums. Stores write them again, and so must not depend on what they
+// overwrite.
+struct Tail {
+    int64_t n;
+    template <class T> NK_INLINE const T *back(const T *p) const { return p - (LANES<typename Of<T>::C> - n); }
+    template <class T> NK_INLINE T *back(T *p) const { return p - (LANES<typename Of<T>::C> - n); }
+    template <class T> NK_INLINE auto load(const T *p) const { return NK_ISA::load(back(p)); }
+    template <class T, class V> NK_INLINE void store(T *p, V v) const { NK_ISA::store(back(p), v); }
+    template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::store(back(p), v); }
+    NK_INLINE vf keep(vf v) const {
+        vi32 lane;
+        for (int k = 0; k < LANES<float>; ++k) lane[k] = k;
+        return (vf)((vi32)v & (lane >= (int32_t)(LANES<float> - n)));
+    }
+    NK_INLINE vd keep(vd v) const {
+        vi64 lane;
+        for (int k = 0; k < LANES<double>; ++k) lane[k] = k;
+        return (vd)((vi64)v & (lane >= (int64_t)(LANES<double> - n)));
+    }
+    template <class C> NK_INLINE typename Vec<C>::I where(const bool *p) const {
+        return Whole().where<C>(p - (LANES<C> - n));
+    }
+};
+
+// Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j, of which
+// at.keep leaves what belongs to the row. Registers add up at most BLOCK numbers, which keeps float32 sums exact to a few units; blocks are added in double.
 constexpr int64_t BLOCK = 2048;
 template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&sums)[K], Body body) {
     using V = typename Vec<C>::V;
@@ -163,25 +217,42 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
     for (int k = 0; k < K; ++k) sums[k] = 0;
     for (int64_t from = 0; from < n; from += BLOCK) {
         const int64_t to = from + BLOCK < n ? from + BLOCK : n;
-        V acc[U][K] = {};
+        V acc[U][K]; // "= {}" would be a call
+#pragma GCC unroll 4
+        for (int64_t u = 0; u < U; ++u)
+#pragma GCC unroll 4
+            for (int k = 0; k < K; ++k) acc[u][k] = V{};
         int64_t j = from;
         for (; j + U * W <= to; j += U * W)
 #pragma GCC unroll 4
             for (int64_t u = 0; u < U; ++u) body(Whole(), j + u * W, acc[u]);
         for (; j + W <= to; j += W) body(Whole(), j, acc[0]);
-        if (j < to) body(Part{to - j}, j, acc[0]);
+        if (j < to && n >= W) body(Tail{to - j}, j, acc[0]);
+        else if (j < to) body(Part{to - j}, j, acc[0]);
+#pragma GCC unroll 4
         for (int k = 0; k < K; ++k) {
             V v = acc[0][k];
+#pragma GCC unroll 4
             for (int64_t u = 1; u < U; ++u) v += acc[u][k];
             sums[k] += total(v);
         }
     }
 }
 
+// body(at, j) for every register of n numbers. It writes what it has not read: the tail is written twice.
 template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body) {
     constexpr int64_t W = LANES<C>;
     int64_t j = 0;
 #pragma GCC unroll 2
     for (; j + W <= n; j += W) body(at, j);
+    if (j < n && n >= W) body(Tail{n - j}, j);
+    else if (j < n) body(Part{n - j}, j);
+}
+
+// The same for a body that adds to what is there.
+template <class C, class Body> NK_INLINE void update(int64_t n, Body body) {
+    constexpr int64_t W = LANES<C>;
+    int64_t j = 0;
+    for (; j + W <= n; j += W) body(Whole(), j);
     if (j < n) body(Part{n - j}, j);
 }
