@@ -61,10 +61,19 @@ def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | N
 
 def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
     """Any norm over ``axes`` with parameters along the axes ``along``, or why the kernels cannot do it."""
+    natural = tuple(range(x.ndim))
     order = _memory_order(x)
+    found = _plan_in(x, order, axes, along) if order is not None else None
+    if found is None and order != natural:
+        found = _plan_in(x, natural, axes, along)
+        found = found and found._replace(order=None)
+    return found or "shared axes, kept axes and axes with parameters alternate too often in memory"
+
+
+def _plan_in(x: Tensor, order: tuple[int, ...], axes: Sequence[int], along: Sequence[int]) -> Plan | None:
     labels: list[str] = []
     members: list[list[int]] = []
-    for axis in order or range(x.ndim):
+    for axis in order:
         if x.shape[axis] == 1:
             continue
         label = "r" if axis in axes else "k"
@@ -74,8 +83,7 @@ def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
         else:
             labels.append(label)
             members.append([axis])
-    forms = (_ALONG_CHANNELS, _ALONG_ROWS) if along else (_NEIGHBOURS, _NO_PARAMETERS)
-    for form in forms:
+    for form in (_ALONG_CHANNELS, _ALONG_ROWS) if along else (_NEIGHBOURS, _NO_PARAMETERS):
         places = _fit(labels, form)
         if places is None:
             continue
@@ -87,11 +95,11 @@ def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
             (k0, r1, k2, r3, i),
             order,
             tuple(axes),
-            tuple(a for a in (order or range(x.ndim)) if a in along),
+            tuple(a for a in order if a in along),
             tuple(a for place, own in zip(places, members, strict=True) if place in (2, 3) for a in own),
             on_rows=form is _ALONG_ROWS,
         )
-    return f"shared and kept axes alternate too often in memory: {' '.join(labels)}"
+    return None
 
 
 def is_dense(x: Tensor) -> bool:

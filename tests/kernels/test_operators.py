@@ -1,0 +1,128 @@
+"""The operators as torch sees them: opcheck, fake tensors, and refusals of what would read foreign memory."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from normkit.kernels.cpu import library, registration
+
+X, W, B = torch.randn(5, 8), torch.rand(8), torch.randn(8)
+IMAGE, C = torch.randn(2, 6, 3, 4), torch.rand(6)
+ROWS = (W, B, 1, 8, 1e-5, 1)
+GROUPS = (2, 1, 3, 2, 12, C, C, False, None, None, None, 1e-5, True)
+BATCH = (1, 2, 6, 1, 12, C, C, False, torch.rand(2, 12) > 0.3, None, None, 1e-5, True)
+CALLS = {
+    "rows": [(X, *ROWS), (X.bfloat16(), W, None, 1, -1, 1e-5, 0), (X[:, None].expand(5, 3, 8), *ROWS)],
+    "rows_train": [(X, *ROWS), (X.double(), None, None, 1, -1, 1e-5, 0)],
+    "rows_out": [(X, *ROWS, torch.empty(5, 8))],
+    "rows_add": [(X, X, *ROWS), (X.half(), X, *ROWS)],
+    "rows_add_train": [(X, X, *ROWS), (X.bfloat16(), X, *ROWS)],
+    "rows_add_out": [(X, X, *ROWS, torch.empty(5, 8), torch.empty(5, 8))],
+    "rows_backward": [
+        (X, X, W, torch.ones(2, 5), None, 1, 1e-5, 1, True, True, True),
+        (X, X, None, torch.ones(2, 5), X, 1, 1e-5, 0, True, False, False),
+        (X, X, W, torch.ones(2, 5), None, 1, 1e-5, 1, False, True, False),
+    ],
+    "groups": [
+        (IMAGE, *GROUPS),
+        (IMAGE, *BATCH),
+        (IMAGE.contiguous(memory_format=torch.channels_last), 2, 12, 6, *(1, 1), *GROUPS[5:]),
+        (IMAGE, 1, 2, 6, 1, 12, C, C, False, None, torch.zeros(6), torch.ones(6), 1e-5, True),
+    ],
+    "groups_out": [(IMAGE, *GROUPS, torch.empty_like(IMAGE))],
+    "groups_backward": [
+        (
+            IMAGE,
+            IMAGE,
+            2,
+            1,
+            3,
+            2,
+            12,
+            C,
+            False,
+            None,
+            torch.ones(3, 6).double(),
+            False,
+            1e-5,
+            True,
+            True,
+            True,
+        ),
+        (
+            IMAGE,
+            IMAGE,
+            1,
+            2,
+            6,
+            1,
+            12,
+            C,
+            False,
+            None,
+            torch.ones(3, 6).double(),
+            True,
+            1e-5,
+            True,
+            False,
+            True,
+        ),
+    ],
+    "update_running": [(torch.zeros(6), torch.ones(6), torch.ones(3, 6).double(), 0.1)],
+}
+
+
+def test_every_operator_is_checked():
+    assert set(CALLS) == set(registration.FAKES)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(n, i) for n, calls in CALLS.items() for i in range(len(calls))]
+)
+def test_torchs_own_checks_pass(name, number):
+    torch.library.opcheck(getattr(torch.ops.normkit, name).default, CALLS[name][number])
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(n, i) for n, calls in CALLS.items() for i in range(len(calls))]
+)
+def test_fake_results_have_the_shapes_dtypes_and_strides_of_real_ones(name, number):
+    call = CALLS[name][number]
+    real = getattr(torch.ops.normkit, name)(*call)
+    with FakeTensorMode() as mode:
+        fake = getattr(torch.ops.normkit, name)(
+            *(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in call)
+        )
+    outputs = zip(*((r if isinstance(r, (tuple, list)) else [r]) for r in (real, fake)), strict=True)
+    for a, b in outputs:
+        if a is not None:
+            assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+
+
+BAD = {
+    "a weight that is too short": ("rows", (X, W[:7], None, 1, -1, 1e-5, 1)),
+    "a size that is not there": ("rows", (X, None, None, 1, 9, 1e-5, 1)),
+    "more axes than there are": ("rows", (X, None, None, 3, -1, 1e-5, 1)),
+    "whole numbers": ("rows", (X.long(), None, None, 1, -1, 1e-5, 1)),
+    "a residual of another shape": ("rows_add", (X, X[:4], None, None, 1, -1, 1e-5, 1)),
+    "an out of another shape": ("rows_out", (X, None, None, 1, -1, 1e-5, 1, torch.empty(4, 8))),
+    "statistics of another input": (
+        "rows_backward",
+        (X, X, W, torch.ones(2, 4), None, 1, 1e-5, 1, *[True] * 3),
+    ),
+    "sizes of another input": ("groups", (IMAGE, 2, 1, 3, 2, 13, *GROUPS[5:])),
+    "a channel too many": ("groups", (IMAGE, *GROUPS[:5], torch.rand(7), *GROUPS[6:])),
+    "a mask of another size": ("groups", (IMAGE, *BATCH[:8], torch.ones(2, 11) > 0, *BATCH[9:])),
+    "a running mean too short": ("update_running", (C[:5], C, torch.ones(3, 6).double(), 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_operators_refuse_what_would_read_foreign_memory(name):
+    operator, call = BAD[name]
+    with pytest.raises(RuntimeError):
+        getattr(torch.ops.normkit, operator)(*call)
+
+
+def test_the_instruction_set_has_a_name():
+    assert library.isa() in {"generic", "avx2", "avx512"}
