@@ -19,7 +19,7 @@ from torch import Tensor
 from normkit import checks, kernels
 from normkit.conventions import autocast, check_out, compute, compute_sum, laid_out, written
 from normkit.errors import refusal
-from normkit.kernels.cpu import at_once
+from normkit.kernels.cpu import add_at_once, at_once
 from normkit.pattern import Layout, Pattern
 
 if TYPE_CHECKING:
@@ -174,6 +174,10 @@ def add_layer_norm(
         >>> stream.sum().item(), y.sum().item()
         (8.0, 0.0)
     """
+    if axis == -1 and out is None:
+        done = add_at_once(x, residual, normalized_shape, weight, bias, eps)
+        if done is not None:
+            return done
     _check_sum("add_layer_norm", x, residual)
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", x, normalized_shape, axis, parameters)
@@ -198,6 +202,10 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
+    if axis == -1 and out is None and multiply == "before_cast" and not zero_centered_weight:
+        done = add_at_once(x, residual, normalized_shape, weight, None, eps, center=False)
+        if done is not None:
+            return done
     _check_sum("add_rms_norm", x, residual)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
     axes = checks.normalized_axes("RMSNorm", x, normalized_shape, axis, {"weight": weight})

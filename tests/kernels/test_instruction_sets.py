@@ -14,7 +14,8 @@ import sys, torch
 from normkit import functional as F
 from normkit.kernels.cpu import library
 x, image = torch.load(sys.argv[1])
-torch.save((library.isa(), F.layer_norm(x, (123,)), F.rms_norm(x.bfloat16(), (123,)), F.group_norm(image, 3)), sys.argv[2])
+results = F.layer_norm(x, (123,)), F.rms_norm(x.bfloat16(), (123,)), F.group_norm(image, 3)
+torch.save((library.isa(), *results), sys.argv[2])
 """
 
 

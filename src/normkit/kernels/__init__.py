@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normkit.kernels import cpu, reference, torch_ops
 
-__all__ = ["BACKENDS", "backend_for", "explain", "run"]
+__all__ = ["BACKENDS", "backend_for", "choices", "explain", "run"]
 
 # Read from the top: the first backend that does not refuse a call computes it.
 BACKENDS: dict[str, ModuleType] = {
@@ -26,7 +26,10 @@ BACKENDS: dict[str, ModuleType] = {
 
 def backend_for(op: str, x: Tensor, **call: Any) -> str:
     """The name of the backend that would compute ``op`` for this input and these arguments."""
-    return next(name for name, backend in BACKENDS.items() if backend.refuses(op, x, **call) is None)
+    for name, backend in BACKENDS.items():
+        if backend.refuses(op, x, **call) is None:
+            return name
+    raise AssertionError("the reference refuses nothing")
 
 
 def run(op: str, x: Tensor, out: Any = None, **call: Any) -> Any:
@@ -54,18 +57,26 @@ def explain(x: Tensor, **call: Any) -> str:
           ...
     """
     lines = [f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)} on {x.device}"]
+    for op, (name, why) in choices(x, **call).items():
+        lines.append(f"  {op:<15} {name:<10} {why}".rstrip())
+    return "\n".join(lines)
+
+
+def choices(x: Tensor, **call: Any) -> dict[str, tuple[str, str]]:
+    """What ``explain`` says, as data: operator -> (backend, why the kernels refused, if they did)."""
+    chosen = {}
     for op in sorted(n for n in reference.__all__ if n in cpu.__all__ and n != "refuses"):
         arguments = {**_typical(op, x), **call}
-        name, reasons = "", []
+        name, why = "", ""
         for name, backend in BACKENDS.items():
             reason = "too few axes" if x.ndim < 1 + ("axis" in arguments) else None
             reason = reason or backend.refuses(op, x, **arguments)
             if reason is None:
                 break
             if name == "cpu":
-                reasons.append(f"cpu: {reason}")
-        lines.append(f"  {op:<15} {name:<10} {'; '.join(reasons)}".rstrip())
-    return "\n".join(lines)
+                why = f"cpu: {reason}"
+        chosen[op] = name, why
+    return chosen
 
 
 def _typical(op: str, x: Tensor) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from torch.autograd import forward_ad
 from normkit.kernels import reference
 from normkit.kernels.cpu import groups, library, rows
 from normkit.kernels.cpu import registration as registration  # with torch
-from normkit.kernels.cpu.rows import at_once
+from normkit.kernels.cpu.rows import add_at_once, at_once
 from normkit.kernels.moments import widen
 
 __all__ = [
+    "add_at_once",
     "add_layer_norm",
     "add_rms_norm",
     "at_once",

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | None = None) -> Plan:
-    """BatchNorm, InstanceNorm, GroupNorm: channels at ``axis``, any layout, the common ones without a copy."""
+    """BatchNorm, InstanceNorm, GroupNorm: channels at ``axis``, in any layout, the common ones not copied."""
     shape, ndim = x.shape, x.ndim
     rest = [a for a in range(1, ndim) if a != axis]
     order: tuple[int, ...] | None = tuple(range(ndim))

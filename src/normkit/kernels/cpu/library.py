@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,26 +12,35 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-__all__ = ["MISSING", "isa", "operator", "warn_once"]
+__all__ = ["MISSING", "isa", "operator", "raw", "warn_once"]
 
 # Why there are no kernels, or None.
 MISSING: str | None = None
 try:
-    from normkit.kernels.cpu import _C  # type: ignore[attr-defined]  # compiled
+    _C: Any = importlib.import_module("normkit.kernels.cpu._C")
 except ImportError as error:
-    note = Path(__file__).with_name("build_error.txt")
-    said = note.read_text().strip() if note.exists() else str(error)
-    MISSING = f"the C++ kernels were not built: {said}"
+    note = Path(__file__).with_name("build_error.txt")  # setup.py leaves it where a build fails
+    if note.exists():
+        MISSING = f"the C++ kernels were not built: {note.read_text().strip()}"
+    else:
+        MISSING = f"the C++ kernels do not load: {error}"
 
 
 @functools.cache
-def _raw(name: str) -> Callable[..., Any]:
-    return getattr(torch.ops.normkit, name).default._op
+def raw(name: str) -> Callable[..., Any]:
+    """An operator without the Python around it, which torch.compile cannot look into."""
+    if MISSING is None:
+        return getattr(torch.ops.normkit, name).default._op
+
+    def missing(*call: Any) -> Any:
+        raise RuntimeError(MISSING)
+
+    return missing
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """An operator of the library: as torch.compile must see it, else without the Python around it."""
-    return getattr(torch.ops.normkit, name) if is_compiling() else _raw(name)
+    """An operator, as its caller needs it."""
+    return getattr(torch.ops.normkit, name) if is_compiling() else raw(name)
 
 
 def isa() -> str | None:
@@ -39,13 +49,13 @@ def isa() -> str | None:
 
 
 def warn_once() -> None:
-    """Say once that there are no kernels; a second warning would say nothing new."""
+    """Say once that there are no kernels; not while torch.compile traces, which fuses without them."""
     global _warned
-    if not _warned:
+    if not _warned and not is_compiling():
         _warned = True
         warnings.warn(
-            f"normkit computes in plain torch operations, which is slower. {MISSING} "
-            "`python -m normkit info` says more.",
+            f"normkit computes in plain torch operations, which is slower: {MISSING}. "
+            "`normkit info` says what to do.",
             RuntimeWarning,
             stacklevel=5,
         )

@@ -12,9 +12,9 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from normkit.kernels import reference
-from normkit.kernels.cpu.library import operator
+from normkit.kernels.cpu.library import operator, raw
 
-__all__ = ["CENTER", "add", "at_once", "kind_of", "norm", "norm_out"]
+__all__ = ["CENTER", "add", "add_at_once", "at_once", "kind_of", "norm", "norm_out"]
 
 # The bits of an operator's `kind`; csrc/rows.cpp holds the same.
 CENTER, ZERO_CENTERED, ROUND_BF16, ROUND_F16 = 1, 2, 4, 8
@@ -41,29 +41,69 @@ def at_once(
 
     A call on a single row is mostly Python. What this does not check, the operator does, and refuses.
     """
-    if (
+    if (  # as _is_plain, whose call alone would be a twentieth of this one
         type(x) is not Tensor
         or is_compiling()
         or not x.is_cpu
         or forward_ad._current_level >= 0
         or _are_functorch_transforms_active()
         or _get_tracing_state() is not None
-        or (not center and x.ndim > 3)  # torch's keeps channels_last
+        or (not center and x.ndim > 3)  # torch's rms_norm keeps channels_last
     ):
         return None
     try:
         (size,) = shape
         if eps is None:
             eps = _EPS[x.dtype]
+        kind = CENTER if center else 0
         if is_grad_enabled() and (
             x.requires_grad
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
         ):
-            return _apply(x, weight, bias, 1, size, eps, CENTER if center else 0)
-        return operator("rows")(x, weight, bias, 1, size, eps, CENTER if center else 0)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
-        return None  # the long way finds out what is wrong, and says it well
+            return _apply(x, weight, bias, 1, size, eps, kind)
+        return _rows(x, weight, bias, 1, size, eps, kind)
+    except _NOT_SO:
+        return None
+
+
+def add_at_once(
+    x: Tensor,
+    residual: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+    center: bool = True,
+) -> tuple[Tensor, Tensor] | None:
+    """The same after a residual add, for terms of one dtype."""
+    if not _is_plain(x) or type(residual) is not Tensor or residual.dtype != x.dtype:
+        return None
+    try:
+        (size,) = shape
+        eps = _EPS[x.dtype] if eps is None else eps
+        kind = CENTER if center else 0
+        if _needs_grad(x, residual, weight, bias):
+            return _AddRows.apply(x, residual, weight, bias, 1, size, eps, kind)
+        return operator("rows_add")(x, residual, weight, bias, 1, size, eps, kind)
+    except _NOT_SO:
+        return None
+
+
+# What an operator raises, and Python for arguments of the wrong kind: the long way says it well.
+_NOT_SO = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """A tensor on the CPU that nothing watches: no tracing, no transform, no subclass."""
+    return (
+        type(x) is Tensor
+        and not is_compiling()
+        and x.is_cpu
+        and forward_ad._current_level < 0
+        and not _are_functorch_transforms_active()
+        and _get_tracing_state() is None
+    )
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
@@ -92,7 +132,7 @@ def add(
         operator("rows_add_out")(x, residual, weight, bias, dims, -1, eps, kind, *out)
         return out
     if _needs_grad(x, residual, weight, bias):
-        return _AddRows.apply(x, residual, weight, bias, dims, eps, kind)
+        return _AddRows.apply(x, residual, weight, bias, dims, -1, eps, kind)
     return operator("rows_add")(x, residual, weight, bias, dims, -1, eps, kind)
 
 
@@ -112,7 +152,8 @@ class _Rows(torch.autograd.Function):
         eps: float,
         kind: int,
     ) -> Tensor:
-        y, stats = operator("rows_train")(x, weight, bias, dims, size, eps, kind)
+        train = operator("rows_train") if is_compiling() else _train
+        y, stats = train(x, weight, bias, dims, size, eps, kind)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.call = dims, eps, kind
         return y
@@ -135,10 +176,11 @@ class _AddRows(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         dims: int,
+        size: int,
         eps: float,
         kind: int,
     ) -> tuple[Tensor, Tensor]:
-        y, total, stats = operator("rows_add_train")(x, residual, weight, bias, dims, -1, eps, kind)
+        y, total, stats = operator("rows_add_train")(x, residual, weight, bias, dims, size, eps, kind)
         ctx.save_for_backward(total, weight, bias, stats)
         ctx.call = dims, eps, kind
         ctx.dtypes = x.dtype, residual.dtype
@@ -159,7 +201,7 @@ class _AddRows(torch.autograd.Function):
             dsum.to(dtype) if needs and dsum is not None else None
             for needs, dtype in zip((need_x, need_residual), ctx.dtypes, strict=True)
         )
-        return to_x, to_residual, dweight, dbias, None, None, None
+        return to_x, to_residual, dweight, dbias, None, None, None, None
 
 
 def _backward(
@@ -223,5 +265,6 @@ def _differentiable(
     return dx, dweight, dbias
 
 
+_rows, _train = raw("rows"), raw("rows_train")
 # Straight to C: torch's own `apply` looks for transforms, which at_once has done.
 _apply = super(torch.autograd.Function, _Rows).apply

@@ -43,14 +43,14 @@ int64_t last_level_cache() {
 #define NK_SHAPE "SymInt k0, SymInt r1, SymInt k2, SymInt r3, SymInt i"
 
 STABLE_TORCH_LIBRARY(normkit, m) {
-    m.def("rows(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) -> Tensor");
-    m.def("rows_train(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) -> (Tensor, Tensor)");
-    m.def("rows_out(Tensor x, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind, Tensor(a!) out) -> ()");
-    m.def("rows_add(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) "
+    m.def("rows(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) -> Tensor");
+    m.def("rows_train(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) -> (Tensor, Tensor)");
+    m.def("rows_out(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind, Tensor(a!) out) -> ()");
+    m.def("rows_add(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) "
           "-> (Tensor, Tensor)");
-    m.def("rows_add_train(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind) "
+    m.def("rows_add_train(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) "
           "-> (Tensor, Tensor, Tensor)");
-    m.def("rows_add_out(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, SymInt size, float eps, int kind, "
+    m.def("rows_add_out(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind, "
           "Tensor(a!) out, Tensor(b!) total) -> ()");
     m.def("rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor stats, Tensor? dtotal, int dims, float eps, "
           "int kind, bool need_dx, bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
