@@ -1,14 +1,15 @@
-# make demo | test | check: each sets everything up first, in .venv, once.
+# make demo | test | check | wheel: each sets everything up first, in .venv, once.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check bench format wheel sanitize aarch64 clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/'
 
 demo: $(READY) ## set up, then a short tour of the family on real numbers
 	@$(BIN)/python examples/tour.py
@@ -22,16 +23,49 @@ check: $(READY) ## format, lint and types, then all tests
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest
 
+bench: $(BENCH) ## measure the speed against torch, torch.compile and ONNX Runtime; ARGS=--quick to try it
+	@$(BIN)/python -m benchmarks $(ARGS)
+
 format: $(READY) ## rewrite the sources in the house format
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+wheel: $(READY) ## build one wheel, for every Python from 3.10 on, into dist/
+	@rm -rf build/lib* build/bdist* dist/*.whl
+	@start=$$(date +%s); $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-build-isolation \
+		--no-deps --wheel-dir dist . && echo "$$(ls dist/*.whl), built in $$(($$(date +%s) - start)) seconds"
+	@$(BIN)/python -m zipfile --list dist/*.whl | grep _C.abi3.so > /dev/null || { echo "It has no kernels."; exit 1; }
+
+# In a copy, because the library that everything else uses is not to be replaced. libstdc++ comes along: the
+# sanitizer looks for what throws exceptions before torch has loaded it. NORMKIT_ISA chooses the instructions.
+SANITIZE := build/sanitize
+sanitize: $(READY) ## run the kernels' tests under the address and undefined-behaviour sanitizers
+	@rm -rf $(SANITIZE) && mkdir -p $(SANITIZE) && cp -r setup.py pyproject.toml README.md LICENSE src $(SANITIZE)
+	@find $(SANITIZE) -name '*.so' -delete
+	@cd $(SANITIZE) && NORMKIT_SANITIZE=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	@export PYTHONPATH=$(abspath $(SANITIZE))/src ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1; \
+	export LD_PRELOAD="$(foreach l,asan ubsan stdc++,$(shell g++ -print-file-name=lib$(l).so))"; \
+	$(BIN)/python -c "import normkit.kernels.cpu._C as c; assert 'sanitize' in c.__file__; print(c.isa(), c.__file__)" \
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels
+
+CROSS := aarch64-linux-gnu-g++
+aarch64: $(READY) ## check that the kernels compile for 64-bit ARM
+	@command -v $(CROSS) > /dev/null || { echo "There is no $(CROSS): apt-get install g++-aarch64-linux-gnu"; exit 1; }
+	@mkdir -p build/aarch64
+	@set -e; torch=$$($(BIN)/python -c "import importlib.util as u; print(*u.find_spec('torch').submodule_search_locations)"); \
+	python=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('include'))"); \
+	for source in src/normkit/kernels/cpu/csrc/*.cpp; do \
+		echo "$(CROSS) $$source"; \
+		$(CROSS) -std=c++17 -O2 -ffp-contract=off -fPIC -Wall -Wextra -DTORCH_TARGET_VERSION=0x020a000000000000 \
+			-isystem $$torch/include -isystem $$python -c $$source -o build/aarch64/$$(basename $$source .cpp).o; \
+	done
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 
 # torch comes first and pinned: left to the resolver it brings gigabytes of CUDA packages.
 # The editable install builds in this environment for the same reason.
-$(READY): pyproject.toml
+$(READY): pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/*)
 	@echo "Setting up $(VENV), once; it takes a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  1/2 torch"
@@ -39,4 +73,9 @@ $(READY): pyproject.toml
 	@echo "  2/2 normkit, and what its tests need"
 	@$(PIP) "setuptools>=77"
 	@$(PIP) --no-build-isolation --editable ".[test,dev]"
+	@touch $@
+
+$(BENCH): $(READY)
+	@echo "Setting up what the benchmarks need"
+	@$(PIP) --no-build-isolation --editable ".[bench]"
 	@touch $@

@@ -6,6 +6,7 @@ the same, and ``normkit info`` says what was missing.
 """
 
 import importlib.util
+import os
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,9 +32,9 @@ def torch_folder():
 class BuildKernels(build_ext):
     """A build that fails leaves a word about why, and a package that works without the kernels."""
 
+    failure = ""
+
     def build_extension(self, extension):
-        note = Path(self.get_ext_fullpath(extension.name)).parent / WHY_NOT
-        note.unlink(missing_ok=True)
         try:
             torch = torch_folder()
             extension.extra_compile_args += ["-isystem", str(torch / "include")]
@@ -41,11 +42,23 @@ class BuildKernels(build_ext):
             self.compile_in_parallel()
             super().build_extension(extension)
         except Exception as error:
+            self.failure = str(error).replace("[Errno 2] No such file or directory:", "there is no")
+            print(f"normkit: kernels not built ({self.failure}); plain torch operations take their place.")
+        self.leave_word(extension)
+
+    def copy_extensions_to_source(self):
+        super().copy_extensions_to_source()
+        for extension in self.extensions:
+            self.leave_word(extension)
+
+    def leave_word(self, extension):
+        library = Path(self.get_ext_fullpath(extension.name))
+        note = library.with_name(WHY_NOT)
+        note.unlink(missing_ok=True)
+        if self.failure:
+            library.unlink(missing_ok=True)  # of an earlier build, which need not fit these sources
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(f"{type(error).__name__}: {error}\n")
-            print(
-                f"normkit: the CPU kernels were not built ({error}); plain torch operations take their place."
-            )
+            note.write_text(self.failure)
 
     def compile_in_parallel(self):
         one_after_the_other = self.compiler.compile
@@ -58,13 +71,28 @@ class BuildKernels(build_ext):
         self.compiler.compile = compile_each
 
 
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-g0",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+]
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+if os.environ.get("NORMKIT_SANITIZE"):  # make sanitize
+    FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZE]
+
 kernels = Extension(
     "normkit.kernels.cpu._C",
     sources=sorted(map(str, (CPU / "csrc").glob("*.cpp"))),
     depends=sorted(map(str, [*(CPU / "csrc").glob("*.h"), *(CPU / "csrc").glob("*.inc")])),
     libraries=["torch_cpu", "c10"],
     define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000")],
-    extra_compile_args=["-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"],
+    extra_compile_args=FLAGS,
+    extra_link_args=SANITIZE if os.environ.get("NORMKIT_SANITIZE") else [],
     py_limited_api=True,
     optional=True,
 )

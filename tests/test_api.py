@@ -87,8 +87,10 @@ def test_every_layer_documents_formula_or_kin_shape_and_example(name):
 
 
 # What each part may import, besides itself: everything points down.
-LAYERS = ["swapping", "probe", "norms", "functional", "conventions", "kernels", "pattern", "checks", "errors"]
-MAY_SKIP = {"_version", "__init__"}
+LAYERS = [
+    *("__main__", "cli", "swapping", "probe", "norms", "functional", "conventions", "kernels", "pattern"),
+    *("checks", "errors", "_version"),
+]
 
 
 def imports(path):
@@ -102,7 +104,7 @@ def test_imports_point_one_way():
     seen = set()
     for path in PACKAGE.rglob("*.py"):
         part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if part in MAY_SKIP:
+        if part == "__init__":
             continue
         seen.add(part)
         for target in imports(path):
@@ -112,12 +114,42 @@ def test_imports_point_one_way():
     assert seen == set(LAYERS), "a new part needs its place in LAYERS"
 
 
-def test_importing_loads_nothing_heavy():
-    code = "import sys, normkit; print(*sys.modules)"
+def modules_after(code):
+    code += "; import sys; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = result.stdout.split()
+    return set(result.stdout.split())
+
+
+def test_importing_loads_nothing_heavy():
+    loaded = modules_after("import normkit")
     assert "normkit" in loaded
-    assert not {"triton", "transformers", "onnxscript", "plotly", "click", "rich"} & set(loaded)
+    assert not {"torch", "numpy", "click", "rich"} & loaded
+    used = modules_after("import normkit as nk; nk.swap, nk.LayerNorm(4)")
+    assert "torch" in used
+    assert not {"triton", "transformers", "onnxscript", "plotly", "click", "rich"} & used
+
+
+def test_names_are_found_when_they_are_first_used():
+    code = (
+        "import normkit as nk\n"
+        "assert set(nk.__all__) <= set(dir(nk))\n"
+        "assert nk.functional.layer_norm and nk.norms.LayerNorm and nk.pattern.Pattern and nk.kernels.run\n"
+        "from normkit import *\n"
+        "assert LayerNorm is nk.LayerNorm is nk.norms.LayerNorm and swap is nk.swapping.swap"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="module 'normkit' has no attribute 'LayerNrom'"):
+        nk.LayerNrom  # noqa: B018
+
+
+def test_a_name_first_used_inside_a_compiled_function_is_found():
+    code = (
+        "import normkit as nk, sys, torch\n"
+        "assert 'normkit.functional' not in sys.modules\n"
+        "f = torch.compile(lambda x: nk.functional.rms_norm(x, (4,)), fullgraph=True, backend='eager')\n"
+        "torch.testing.assert_close(f(torch.ones(2, 4)), torch.ones(2, 4))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_package_is_typed():

@@ -5,28 +5,33 @@ pattern, the named layers are drop-in for ``torch.nn``, ``functional`` holds the
 ``swap`` puts them into a model that exists.
 """
 
-from normkit import functional, kernels
+import importlib
+from typing import TYPE_CHECKING
+
 from normkit._version import __version__
-from normkit.errors import NormkitError
-from normkit.norms import (
-    AdaNorm,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    DyT,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    Norm,
-    PowerNorm,
-    RMSNorm,
-    ScaleNorm,
-    SyncBatchNorm,
-)
-from normkit.pattern import describe
-from normkit.swapping import swap
+
+if TYPE_CHECKING:
+    from normkit import functional, kernels
+    from normkit.errors import NormkitError
+    from normkit.norms import (
+        AdaNorm,
+        BatchNorm1d,
+        BatchNorm2d,
+        BatchNorm3d,
+        DyT,
+        GroupNorm,
+        InstanceNorm1d,
+        InstanceNorm2d,
+        InstanceNorm3d,
+        LayerNorm,
+        Norm,
+        PowerNorm,
+        RMSNorm,
+        ScaleNorm,
+        SyncBatchNorm,
+    )
+    from normkit.pattern import describe
+    from normkit.swapping import swap
 
 __all__ = [
     "AdaNorm",
@@ -51,3 +56,22 @@ __all__ = [
     "kernels",
     "swap",
 ]
+
+# Where a name lives, unless it is a layer, in norms. It is looked up when it is first used: `normkit --help`
+# need not wait for torch.
+_HOMES = {"NormkitError": "errors", "describe": "pattern", "swap": "swapping"}
+_PARTS = ("checks", "conventions", "errors", "functional", "kernels", "norms", "pattern", "probe", "swapping")
+
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name):
+        if name in _PARTS:
+            return importlib.import_module(f"normkit.{name}")  # which makes it an attribute
+        if name not in __all__:
+            raise AttributeError(f"module 'normkit' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"normkit.{_HOMES.get(name, 'norms')}"), name)
+        return globals().setdefault(name, value)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PARTS})

@@ -1,0 +1,131 @@
+"""What we want to reach, as data, and what was reached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.cells import DTYPES, Row
+
+__all__ = ["GOALS", "Goal", "Verdict", "check", "show"]
+
+ROWS = ("LayerNorm", "RMSNorm")
+CHANNELS = ("GroupNorm", "InstanceNorm", "BatchNorm train", "BatchNorm eval")
+LARGE = 4096 * 768  # values
+FRESH = ("forward", "backward", "add")
+READY = ("forward out=", "add out=")
+PAD = (0, 1, 0, 0)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The peer takes ``at least`` bound times as long as ours; or ours ``at most`` bound times as long as it.
+
+    It holds for every dtype, number of threads and shape of these norms, called in these ways.
+    """
+
+    text: str
+    ops: tuple[str, ...]
+    ways: tuple[str, ...]
+    peer: str
+    rule: str
+    bound: float
+    values: int = 0  # the fewest that an input has
+    rows: int | None = None  # the most rows that it has
+    layout: str | None = None
+
+    def covers(self, row: Row) -> bool:
+        return (
+            row.op in self.ops
+            and row.way in self.ways
+            and self.peer in row.us
+            and math.prod(row.shape) >= self.values
+            and (self.rows is None or row.shape[0] <= self.rows)
+            and (self.layout is None or row.layout == self.layout)
+        )
+
+    def number(self, row: Row) -> float:
+        """The ratio that the bound is for, as it is printed."""
+        ours, peer = row.us["ours"], row.us[self.peer]
+        return round(peer / ours if self.rule == "at least" else ours / peer, 2)
+
+    def met(self, number: float) -> bool:
+        return number >= self.bound if self.rule == "at least" else number <= self.bound
+
+
+GOALS = [
+    Goal("RMSNorm out= to copy_, large", ROWS[1:], ("forward out=",), "copy_", "at most", 1.2, values=LARGE),
+    Goal(
+        "LayerNorm out= to copy_, large", ROWS[:1], ("forward out=",), "copy_", "at most", 1.4, values=LARGE
+    ),
+    Goal("RMSNorm forward over torch", ROWS[1:], ("forward",), "eager", "at least", 2.5),
+    Goal("RMSNorm backward over torch", ROWS[1:], ("backward",), "eager", "at least", 8),
+    Goal("LayerNorm forward over torch", ROWS[:1], ("forward",), "eager", "at least", 1),
+    Goal("LayerNorm forward, to 512 rows", ROWS[:1], ("forward",), "eager", "at least", 1.3, rows=512),
+    Goal("LayerNorm backward over torch", ROWS[:1], ("backward",), "eager", "at least", 1.3),
+    Goal("add + LayerNorm over torch", ROWS[:1], ("add",), "eager", "at least", 1.4),
+    Goal("add + RMSNorm over torch", ROWS[1:], ("add",), "eager", "at least", 3),
+    Goal("rows over torch.compile", ROWS, FRESH, "compile", "at least", 1),
+    Goal("rows out= over ONNX Runtime", ROWS, READY, "onnx", "at least", 1),
+    Goal("rows, fresh, over ONNX Runtime", ROWS, FRESH, "onnx", "at least", 1),
+    Goal("channels over torch", CHANNELS, FRESH, "eager", "at least", 1, layout="contiguous"),
+    Goal("channels over torch, cl", CHANNELS, FRESH, "eager", "at least", 1, layout="channels_last"),
+    Goal("channels over torch.compile", CHANNELS, FRESH, "compile", "at least", 1),
+    Goal("one call, no grad", ROWS[:1], ("no grad",), "eager", "at most", 1),
+    Goal("one call, with grad", ROWS[:1], ("with grad",), "eager", "at most", 1.5),
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    goal: Goal
+    dtype: str
+    met: int
+    cells: int
+    number: float
+    worst: Row
+
+
+def check(rows: list[Row]) -> list[Verdict]:
+    """For each goal and dtype that was measured: in how many cells it is met, and the worst of them."""
+    verdicts = []
+    for goal in GOALS:
+        for dtype in DTYPES:
+            covered = [row for row in rows if row.dtype == dtype and goal.covers(row)]
+            if not covered:
+                continue
+            pick = min if goal.rule == "at least" else max
+            worst = pick(covered, key=goal.number)
+            met = sum(goal.met(goal.number(row)) for row in covered)
+            verdicts.append(Verdict(goal, dtype, met, len(covered), goal.number(worst), worst))
+    return verdicts
+
+
+def show(rows: list[Row], console: Console, remark: str = "") -> None:
+    """Print every verdict."""
+    table = Table(title=f"Goals{remark}", title_justify="left", title_style="bold", box=None, padding=PAD)
+    table.add_column("", width=6)
+    table.add_column("goal", width=31, no_wrap=True)
+    table.add_column("bound", width=6)
+    table.add_column("dtype", width=5)
+    table.add_column("met in", width=7, justify="right")
+    table.add_column("worst", width=5, justify="right")
+    table.add_column("where", width=33, no_wrap=True)
+    for v in check(rows):
+        sign = ">=" if v.goal.rule == "at least" else "<="
+        word = "met" if v.met == v.cells else "[red]missed[/red]"
+        bound, met, worst = f"{sign} {v.goal.bound:g}", f"{v.met}/{v.cells}", f"{v.number:.2f}"
+        table.add_row(word, v.goal.text, bound, v.dtype, met, worst, _where(v))
+    console.print()
+    console.print(table)
+
+
+def _where(verdict: Verdict) -> str:
+    goal, row = verdict.goal, verdict.worst
+    named = [row.op] if len(goal.ops) > 1 else []
+    named += [row.way] if len(goal.ways) > 1 else []
+    short = " ".join(named).replace("Norm", "").replace("forward", "fwd").replace("backward", "bwd")
+    return f"{short} {row.place}, {row.threads}t".strip()

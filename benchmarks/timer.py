@@ -1,0 +1,83 @@
+"""The one timer: all candidates take turns in one process, so that noise meets them all alike."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import quantiles
+from time import perf_counter
+
+__all__ = ["Budget", "Timing", "measure"]
+
+TURN = 1.5e-3  # seconds: a call that is shorter is repeated until its turn takes this long
+# Thread pools spin for about a millisecond after their work, on cores that the next candidate needs.
+SETTLE = 1e-3
+LONG = 3 * SETTLE  # a call this long does not notice
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long one cell may take, within a number of rounds."""
+
+    seconds: float
+    fewest: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds for one call: the low quartile, and the width of the middle half as a share of it."""
+
+    low: float
+    spread: float
+    rounds: int
+
+
+def measure(candidates: dict[str, Callable[[], object]], budget: Budget) -> dict[str, Timing]:
+    """Time every candidate in rounds; in each round they take one turn each, in an order drawn anew."""
+    estimates = {name: _estimate(call) for name, call in candidates.items()}
+    repeats = {name: max(1, math.ceil(TURN / once)) for name, once in estimates.items()}
+    one_round = sum(repeats[n] * t + (SETTLE if t < LONG else 0) for n, t in estimates.items())
+    rounds = min(budget.most, max(budget.fewest, int(budget.seconds / one_round)))
+    order, draw = list(candidates), random.Random(0)
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            draw.shuffle(order)
+            for name in order:
+                if estimates[name] < LONG:
+                    _settle(candidates[name])
+                samples[name].append(_turn(candidates[name], repeats[name]))
+    finally:
+        gc.enable()
+    return {name: _summary(values) for name, values in samples.items()}
+
+
+def _estimate(call: Callable[[], object]) -> float:
+    """Warm up, then one call; the shortest of several where they cost nothing."""
+    call()
+    once = _turn(call, 1)
+    return once if once > LONG else min(once, *(_turn(call, 1) for _ in range(5)))
+
+
+def _settle(call: Callable[[], object]) -> None:
+    end = perf_counter() + SETTLE
+    while perf_counter() < end:
+        call()
+
+
+def _turn(call: Callable[[], object], repeats: int) -> float:
+    start = perf_counter()
+    for _ in range(repeats):
+        call()
+    return (perf_counter() - start) / repeats
+
+
+def _summary(values: list[float]) -> Timing:
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return Timing(low, (high - low) / low, len(values))

@@ -1,0 +1,75 @@
+"""The command ``normkit``: one thin file a verb, which imports what it needs when it runs.
+
+So ``normkit --help`` answers before torch would have been loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from normkit._version import __version__
+from normkit.cli.info import info
+from normkit.errors import NormkitError, refusal
+
+__all__ = ["command", "main"]
+
+
+class _Verbs(click.Group):
+    """An unknown verb is answered with the list, and the closest match."""
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        found = super().get_command(context, name)
+        if found is None and not context.resilient_parsing and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.commands, n=1)
+            raise refusal(
+                f"normkit has no command {name!r}.",
+                expected=f"one of {', '.join(sorted(self.commands))}",
+                fix=f"normkit {close[0] if close else '--help'}",
+            )
+        return found
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="normkit %(version)s")
+def command() -> None:
+    """The normalization toolkit for PyTorch."""
+
+
+command.add_command(info)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command. A user's mistake is said in plain words and exits with 2; Ctrl-C exits with 130."""
+    interrupted = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        code = command.main(arguments, prog_name="normkit", standalone_mode=False)
+    except NormkitError as error:
+        click.echo(error, err=True)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        interrupted = True
+    except Exception:  # torch's imports swallow an interrupt, and fail over its consequences
+        if not interrupted:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        click.echo("normkit: interrupted", err=True)
+        code = 130
+    sys.exit(code)
