@@ -108,16 +108,16 @@ def show(rows: list[Row], console: Console, remark: str = "") -> None:
     """Print every verdict."""
     table = Table(title=f"Goals{remark}", title_justify="left", title_style="bold", box=None, padding=PAD)
     table.add_column("", width=6)
-    table.add_column("goal", width=31, no_wrap=True)
+    table.add_column("goal", width=30, no_wrap=True)
     table.add_column("bound", width=6)
     table.add_column("dtype", width=5)
     table.add_column("met in", width=7, justify="right")
-    table.add_column("worst", width=5, justify="right")
+    table.add_column("worst", width=6, justify="right")
     table.add_column("where", width=33, no_wrap=True)
     for v in check(rows):
         sign = ">=" if v.goal.rule == "at least" else "<="
         word = "met" if v.met == v.cells else "[red]missed[/red]"
-        bound, met, worst = f"{sign} {v.goal.bound:g}", f"{v.met}/{v.cells}", f"{v.number:.2f}"
+        bound, met, worst = f"{sign} {v.goal.bound:g}", f"{v.met}/{v.cells}", f"{v.number:.2f}{v.worst.doubt}"
         table.add_row(word, v.goal.text, bound, v.dtype, met, worst, _where(v))
     console.print()
     console.print(table)

@@ -14,10 +14,10 @@ import torch
 import normkit
 from normkit.kernels.cpu.library import isa
 
-__all__ = ["Clock", "describe"]
+__all__ = ["BUSY", "Clock", "describe"]
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-BUSY = 0.03  # a larger share of the processors in the hands of others spoils a measurement
+BUSY = 0.05  # a larger share of the processors in the hands of others spoils a measurement
 
 
 def describe() -> dict[str, Any]:

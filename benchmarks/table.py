@@ -12,8 +12,9 @@ __all__ = ["show"]
 
 NAMES = {"copy_": "copy_", "eager": "torch", "compile": "torch.compile", "onnx": "ONNX Runtime"}
 LEGEND = """Each cell: the time of one call (low quartile), and that time divided by ours.
-Above 1 ours is faster; [red]![/red] marks where it is slower. copy_ into a ready buffer shows what memory
-allows. cl: channels_last. out=: ours writes into a ready buffer; ONNX Runtime always does."""
+Above 1 ours is faster. [red]![/red] ours is slower. ? others used the processors meanwhile: do not trust it.
+copy_ into a ready buffer shows what memory allows. out=: ours writes into a ready buffer, too;
+ONNX Runtime always does. cl: channels_last."""
 
 
 def show(rows: list[Row], console: Console) -> None:
@@ -34,7 +35,7 @@ def _table(title: str, rows: list[Row]) -> Table:
         table.add_column(NAMES[peer], width=14, justify="right", no_wrap=True)
     for row in rows:
         cells = [_cell(row, peer) for peer in PEERS]
-        table.add_row(row.place, row.dtype, str(row.threads), _time(row.us["ours"]), *cells)
+        table.add_row(row.place, row.dtype, str(row.threads), _time(row.us["ours"]) + row.doubt, *cells)
     return table
 
 

@@ -132,6 +132,8 @@ def add(
         operator("rows_add_out")(x, residual, weight, bias, dims, -1, eps, kind, *out)
         return out
     if _needs_grad(x, residual, weight, bias):
+        if residual is x and is_compiling():
+            residual = x.clone()  # torch.compile does not take one tensor twice
         return _AddRows.apply(x, residual, weight, bias, dims, -1, eps, kind)
     return operator("rows_add")(x, residual, weight, bias, dims, -1, eps, kind)
 
