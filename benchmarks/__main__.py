@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,33 +19,35 @@ from benchmarks.timer import Budget
 
 FAMILIES: dict[str, Any] = {"rows": rows, "channels": channels, "call": call}
 ROOT = Path(__file__).parent.parent
-FULL, SMOKE = Budget(0.5, fewest=7, most=40), Budget(0.1, fewest=3, most=10)
+FULL, SMOKE = Budget(0.25, fewest=5, most=40), Budget(0.1, fewest=3, most=10)
 
 
 def main() -> None:
     args = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the measuring, as Ctrl-C does
     console = Console(width=100, highlight=False)
-    label = "smoke run (few rounds, few shapes: not a measurement)" if args.quick else "full run"
-    console.print(label.capitalize(), style="bold")
     described = machine.describe()
     for key, value in described.items():
-        console.print(f"  {key:26}{value}")
+        console.print(f"{key:26}{value}")
     names = [args.only] if args.only else list(FAMILIES)
     todo = [cell for name in names for cell in FAMILIES[name].cells(args.quick)]
     with _bar(console) as bar:
         _compile(todo, bar)
         clock = machine.Clock()
-        measured = _measure(todo, SMOKE if args.quick else FULL, bar)
+        measured, done = _measure(todo, SMOKE if args.quick else FULL, bar)
         described["used by others"], noise = clock.others(), clock.remark()
-    remark = f" (smoke run){noise}" if args.quick else noise
+    label = "smoke run: few rounds, few shapes" if args.quick else "full run"
+    label = label if done == len(todo) else f"interrupted after {done} of {len(todo)} cells"
+    remark = f" ({label}){noise}" if label != "full run" else noise
     table.show(measured, console)
     goals.show(measured, console, remark)
-    _write(args.json, {"run": label, "machine": described}, measured)
-    title = f"{described['cpu']}, torch {described['torch']}"
-    drawn = figure.draw(measured, args.figure, title, remark)
+    whole = label == "full run" and args.only is None  # less than that never overwrites what is published
+    results = args.json or ROOT / ("benchmarks/results.json" if whole else "build/bench.json")
+    drawing = args.figure or ROOT / ("docs/speed.svg" if whole else "build/bench.svg")
+    _write(results, {"run": label, "machine": described}, measured)
+    drawn = figure.draw(measured, drawing, f"{described['cpu']}, torch {described['torch']}", remark)
     console.print(f"\n{label.capitalize()}{noise}")
-    for path in (args.json, *([args.figure] if drawn else [])):
-        console.print(f"  wrote {path}", soft_wrap=True)
+    console.print(f"wrote {results}{f' and {drawing}' if drawn else ''}", soft_wrap=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -53,11 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=FAMILIES, help="one family of norms")
     parser.add_argument("--json", type=Path, help="where the results go")
     parser.add_argument("--figure", type=Path, help="where the figure goes")
-    args = parser.parse_args()
-    whole = not args.quick and args.only is None  # half a run never overwrites what is published
-    args.json = args.json or ROOT / ("benchmarks/results.json" if whole else "build/bench.json")
-    args.figure = args.figure or ROOT / ("docs/speed.svg" if whole else "build/bench.svg")
-    return args
+    return parser.parse_args()
 
 
 def _bar(console: Console) -> Progress:
@@ -69,21 +68,33 @@ def _compile(todo: list[cells.Cell], bar: Progress) -> None:
     count = sum(cell.compiled for cell in todo)
     if count:
         task = bar.add_task("compiling", total=count, cell="")
-        for _ in fill_cache(todo):
+        for done, _ in enumerate(fill_cache(todo), start=1):
             bar.advance(task)
+            _log(bar, "compiled", done, count)
 
 
-def _measure(todo: list[cells.Cell], budget: Budget, bar: Progress) -> list[cells.Row]:
+def _measure(todo: list[cells.Cell], budget: Budget, bar: Progress) -> tuple[list[cells.Row], int]:
+    """All rows, and the number of cells that they come from: fewer than asked for after an interrupt."""
     found: list[cells.Row] = []
     task = bar.add_task("measuring", total=len(todo), cell="")
-    for cell in todo:
+    for done, cell in enumerate(todo):
         bar.update(task, cell=f"{cell.op} {cell.way} {'x'.join(map(str, cell.shape))} {cell.dtype}")
         torch.set_num_threads(cell.threads)
-        with torch.set_grad_enabled(cell.way == "with grad"):
-            found += cells.run(cell, FAMILIES[cell.family].candidates(cell), budget)
+        try:
+            with torch.set_grad_enabled(cell.way == "with grad"):
+                found += cells.run(cell, FAMILIES[cell.family].candidates(cell), budget)
+        except KeyboardInterrupt:
+            return found, done
         bar.advance(task)
+        _log(bar, "measured", done + 1, len(todo))
     bar.update(task, cell="")
-    return found
+    return found, len(todo)
+
+
+def _log(bar: Progress, what: str, done: int, total: int) -> None:
+    """A line now and then where there is no terminal to draw a bar on."""
+    if not bar.console.is_terminal and done % 20 == 0:
+        bar.console.print(f"{what} {done} of {total} cells")
 
 
 def _write(path: Path, head: dict[str, Any], measured: list[cells.Row]) -> None:

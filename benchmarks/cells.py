@@ -70,7 +70,7 @@ def run(cell: Cell, candidates: dict[str, Call], budget: Budget) -> list[Row]:
     """Measure a cell: one row, and one more if ours can also write into a ready buffer."""
     _check(cell, candidates)
     clock = Clock()
-    timings = measure(candidates, budget)
+    timings = measure(candidates, budget, foreign={"onnx"} if cell.threads > 1 else ())
     others = clock.others()
     rows = []
     for ours, way in (("ours", cell.way), (OUT, f"{cell.way} {OUT}")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
@@ -13,9 +13,10 @@ from time import perf_counter
 __all__ = ["Budget", "Timing", "measure"]
 
 TURN = 1.5e-3  # seconds: a call that is shorter is repeated until its turn takes this long
-# Thread pools spin for about a millisecond after their work, on cores that the next candidate needs.
-SETTLE = 1e-3
-LONG = 3 * SETTLE  # a call this long does not notice
+SETTLE = 1e-3  # seconds of calls before the clock starts: caches and threads are as after many of them
+# torch's threads spin for 10 ms after their work, on cores that a pool of another kind needs.
+SETTLE_FOREIGN = 10e-3
+LONG = 3e-3  # a call this long need not settle
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,17 @@ class Timing:
     rounds: int
 
 
-def measure(candidates: dict[str, Callable[[], object]], budget: Budget) -> dict[str, Timing]:
-    """Time every candidate in rounds; in each round they take one turn each, in an order drawn anew."""
+def measure(
+    candidates: dict[str, Callable[[], object]], budget: Budget, foreign: Collection[str] = ()
+) -> dict[str, Timing]:
+    """Time every candidate in rounds; in each round they take one turn each, in an order drawn anew.
+
+    Those in ``foreign`` have a thread pool of their own, not torch's.
+    """
     estimates = {name: _estimate(call) for name, call in candidates.items()}
     repeats = {name: max(1, math.ceil(TURN / once)) for name, once in estimates.items()}
-    one_round = sum(repeats[n] * t + (SETTLE if t < LONG else 0) for n, t in estimates.items())
+    settle = {n: SETTLE_FOREIGN if n in foreign else SETTLE if t < LONG else 0 for n, t in estimates.items()}
+    one_round = sum(repeats[n] * t + settle[n] for n, t in estimates.items())
     rounds = min(budget.most, max(budget.fewest, int(budget.seconds / one_round)))
     order, draw = list(candidates), random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in candidates}
@@ -50,8 +57,7 @@ def measure(candidates: dict[str, Callable[[], object]], budget: Budget) -> dict
         for _ in range(rounds):
             draw.shuffle(order)
             for name in order:
-                if estimates[name] < LONG:
-                    _settle(candidates[name])
+                _settle(candidates[name], settle[name])
                 samples[name].append(_turn(candidates[name], repeats[name]))
     finally:
         gc.enable()
@@ -65,8 +71,8 @@ def _estimate(call: Callable[[], object]) -> float:
     return once if once > LONG else min(once, *(_turn(call, 1) for _ in range(5)))
 
 
-def _settle(call: Callable[[], object]) -> None:
-    end = perf_counter() + SETTLE
+def _settle(call: Callable[[], object], seconds: float) -> None:
+    end = perf_counter() + seconds
     while perf_counter() < end:
         call()
 
