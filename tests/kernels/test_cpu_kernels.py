@@ -145,6 +145,20 @@ def test_strided_rows_are_not_copied():
     assert allocated(profile) == x.numel() * 4
 
 
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_the_channels_of_channels_last_are_rows(op):
+    """Neither copied nor given coefficients of their own: the output is all that is allocated."""
+    x = torch.randn(4, 32, 9, 9).contiguous(memory_format=torch.channels_last)
+    call = {"axes": (1,), "weight": torch.rand(32), "eps": 1e-5}
+    call |= {"bias": torch.rand(32)} if op == "layer_norm" else {}
+    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+        y = getattr(cpu, op)(x, **call)
+    assert y.stride() == x.stride()
+    assert "normkit::rows" in {e.name for e in profile.events()}
+    assert allocated(profile) == x.numel() * 4
+    compare(op, x, call)
+
+
 def allocated(profile):
     return sum(e.self_cpu_memory_usage for e in profile.events() if e.self_cpu_memory_usage > 0)
 

@@ -133,6 +133,13 @@ def normalize(
         weight = None if weight is None else weight.reshape(shape)
         bias = None if bias is None else bias.reshape(shape)
         return _rows(x, weight, bias, len(axes), eps, rows.CENTER if center else 0, out)
+    order = groups.memory_order(x) or ()
+    if mask is None and axes and order != tuple(sorted(order)) and set(order[-len(axes) :]) == set(axes):
+        # Last in memory: the channels of channels_last are rows.
+        weight, bias, into = (None if t is None else t.permute(order) for t in (weight, bias, out))
+        last = range(x.ndim - len(axes), x.ndim)
+        y = normalize(x.permute(order), axes=last, weight=weight, bias=bias, eps=eps, center=center, out=into)
+        return y.permute([order.index(a) for a in range(x.ndim)]) if out is None else out
     planned = _plan(x, **call)
     assert not isinstance(planned, str), planned  # refuses() has asked
     weight, bias = _flat(weight, planned), _flat(bias, planned)

@@ -16,7 +16,7 @@ from torch import Tensor
 from normkit.kernels import reference
 from normkit.kernels.cpu.library import operator
 
-__all__ = ["Plan", "is_dense", "norm", "plan", "plan_channels"]
+__all__ = ["Plan", "is_dense", "memory_order", "norm", "plan", "plan_channels"]
 
 # What may lie in each of the five: kept or reduced, and whether parameters lie along it.
 _ALONG_CHANNELS = ("k", "r", "K", "R", "r")
@@ -62,7 +62,7 @@ def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | N
 def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
     """Any norm over ``axes`` with parameters along the axes ``along``, or why the kernels cannot do it."""
     natural = tuple(range(x.ndim))
-    order = _memory_order(x)
+    order = memory_order(x)
     found = _plan_in(x, order, axes, along) if order is not None else None
     if found is None and order != natural:
         found = _plan_in(x, natural, axes, along)
@@ -103,10 +103,10 @@ def _plan_in(x: Tensor, order: tuple[int, ...], axes: Sequence[int], along: Sequ
 
 
 def is_dense(x: Tensor) -> bool:
-    return _memory_order(x) is not None
+    return memory_order(x) is not None
 
 
-def _memory_order(x: Tensor) -> tuple[int, ...] | None:
+def memory_order(x: Tensor) -> tuple[int, ...] | None:
     """The axes from the outermost to the innermost, if together they fill one block of memory."""
     if x.is_contiguous():
         return tuple(range(x.ndim))

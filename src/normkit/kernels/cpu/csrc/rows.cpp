@@ -146,6 +146,7 @@ struct Forward {
             kernels().rows_forward(job.x_type, job.residual_type, kind & CENTER);
         STD_TORCH_CHECK(kernel, "no kernel for these dtypes");
         const int64_t n = in.rows.dim, rows = in.rows.count;
+        if (n == 0 && mean) std::memset(mean, 0, 2 * rows * bytes(wide)); // of nothing; rstd lies behind it
         if (n == 0 || rows == 0) return;
         Parameter w(weight, dims, n, wide, kind), b(bias, dims, n, wide);
         job.x = in.data;

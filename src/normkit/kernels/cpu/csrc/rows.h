@@ -83,7 +83,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             continue;
         }
         const C rstd = C(1 / __builtin_sqrt(var + job.eps)), off = C(m.rest);
-        if (CENTER && job.mean) static_cast<C *>(job.mean)[row] = shift;
+        if (job.mean) static_cast<C *>(job.mean)[row] = shift;
         if (job.rstd) static_cast<C *>(job.rstd)[row] = rstd;
         const X *next = row + 1 < end ? static_cast<const X *>(job.x) + job.x_at.offset(row + 1) : x;
         auto x_hat = [&](auto at, int64_t j) NK_LAMBDA -> V {
