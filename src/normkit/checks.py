@@ -19,6 +19,7 @@ __all__ = [
     "normalized_axes",
     "one_of",
     "positive_eps",
+    "running",
     "several_values",
     "tensor",
 ]
@@ -171,4 +172,15 @@ def tensor(who: str, name: str, parameter: object) -> None:
     if parameter is not None and not isinstance(parameter, Tensor):
         raise refusal(
             f"{who} got a {name} of {type(parameter).__name__}.", expected="a torch.Tensor, or None"
+        )
+
+
+def running(who: str, mean: Tensor | None, var: Tensor | None, *, needed: bool, flag: str) -> None:
+    """Running statistics come in pairs, and are needed where the input gives none."""
+    if (mean is None) != (var is None) or (needed and mean is None):
+        missing = " and ".join(n for n, t in (("running_mean", mean), ("running_var", var)) if t is None)
+        raise refusal(
+            f"{who} got no {missing}.",
+            expected=f"both with {flag}" if needed else "both or neither",
+            fix=None if not needed else "pass running statistics, or take them from the input.",
         )

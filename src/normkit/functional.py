@@ -290,7 +290,7 @@ def batch_norm(
         )
     if tuple(input.shape) == (0,):  # no batch and no channels: torch hands it back, too
         return input.clone()
-    _check_running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")
+    checks.running("batch_norm", running_mean, running_var, needed=not training, flag="training=False")
     parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     axis = checks.channel_axis("BatchNorm", input, axis, parameters)
     if training and process_group is None:
@@ -330,7 +330,7 @@ def instance_norm(
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
     checks.floating("instance_norm", input)
-    _check_running(
+    checks.running(
         "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"
     )
     parameters = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
@@ -392,14 +392,4 @@ def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
         raise refusal(
             f"{who} got x of shape {tuple(x.shape)} and residual of shape {tuple(residual.shape)}.",
             expected="the same shape",
-        )
-
-
-def _check_running(who: str, mean: Tensor | None, var: Tensor | None, *, needed: bool, flag: str) -> None:
-    if (mean is None) != (var is None) or (needed and mean is None):
-        missing = " and ".join(n for n, t in (("running_mean", mean), ("running_var", var)) if t is None)
-        raise refusal(
-            f"{who} got no {missing}.",
-            expected=f"both with {flag}" if needed else "both or neither",
-            fix=None if not needed else "pass running statistics, or take them from the input.",
         )
