@@ -19,6 +19,7 @@ from torch import Tensor
 from normkit import checks, kernels
 from normkit.conventions import autocast, check_out, compute, compute_sum, laid_out, written
 from normkit.errors import refusal
+from normkit.kernels import cpu
 from normkit.kernels.cpu import add_at_once, at_once
 from normkit.pattern import Layout, Pattern
 
@@ -109,8 +110,8 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
-    if axis == -1 and out is None:
-        y = at_once(input, normalized_shape, weight, bias, eps)
+    if axis == -1:
+        y = at_once(input, normalized_shape, weight, bias, eps, out=out)
         if y is not None:
             return y
     checks.floating("layer_norm", input)
@@ -133,8 +134,8 @@ def rms_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
-    if axis == -1 and out is None and multiply == "before_cast" and not zero_centered_weight:
-        y = at_once(input, normalized_shape, weight, None, eps, center=False)
+    if axis == -1 and multiply == "before_cast" and not zero_centered_weight:
+        y = at_once(input, normalized_shape, weight, None, eps, center=False, out=out)
         if y is not None:
             return y
     checks.floating("rms_norm", input, complex_too=True)
@@ -174,8 +175,8 @@ def add_layer_norm(
         >>> stream.sum().item(), y.sum().item()
         (8.0, 0.0)
     """
-    if axis == -1 and out is None:
-        done = add_at_once(x, residual, normalized_shape, weight, bias, eps)
+    if axis == -1:
+        done = add_at_once(x, residual, normalized_shape, weight, bias, eps, out=out)
         if done is not None:
             return done
     _check_sum("add_layer_norm", x, residual)
@@ -202,8 +203,8 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
-    if axis == -1 and out is None and multiply == "before_cast" and not zero_centered_weight:
-        done = add_at_once(x, residual, normalized_shape, weight, None, eps, center=False)
+    if axis == -1 and multiply == "before_cast" and not zero_centered_weight:
+        done = add_at_once(x, residual, normalized_shape, weight, None, eps, center=False, out=out)
         if done is not None:
             return done
     _check_sum("add_rms_norm", x, residual)
@@ -234,6 +235,10 @@ def group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
+    if axis == 1 and mask is None and out is None and cpu.takes_channels(input, weight, bias):
+        divides = type(num_groups) is int and num_groups > 0 and input.shape[1] % num_groups == 0
+        if divides and input.numel() > num_groups:
+            return cpu.group_norm(input, num_groups=num_groups, weight=weight, bias=bias, eps=eps)
     checks.floating("group_norm", input)
     input = autocast(input)
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
@@ -281,6 +286,22 @@ def batch_norm(
     but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
     :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
+    plain = axis == 1 and mask is None and out is None and process_group is None and momentum is not None
+    if plain and eps > 0 and cpu.takes_channels(input, weight, bias, running_mean, running_var):
+        running = (running_mean, running_var)
+        has_running = all(t is not None and not t.requires_grad for t in running)
+        if has_running and (not training or input.numel() > input.shape[1]):
+            return cpu.batch_norm(
+                input,
+                running_mean=running_mean,
+                running_var=running_var,
+                weight=weight,
+                bias=bias,
+                training=training,
+                momentum=momentum,
+                eps=eps,
+                num_batches_tracked=num_batches_tracked,
+            )
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
     if training and momentum is None and num_batches_tracked is None:
@@ -329,6 +350,11 @@ def instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
+    plain = axis == 1 and mask is None and out is None and use_input_stats and running_mean is running_var is None
+    if plain and cpu.takes_channels(input, weight, bias):
+        if input.numel() > input.shape[0] * input.shape[1]:
+            call = {"use_input_stats": True, "momentum": momentum, "weight": weight, "bias": bias, "eps": eps}
+            return cpu.instance_norm(input, running_mean=None, running_var=None, **call)
     checks.floating("instance_norm", input)
     checks.running(
         "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"

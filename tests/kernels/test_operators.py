@@ -19,9 +19,9 @@ CALLS = {
     "rows_add_train": [(X, X, *ROWS), (X.bfloat16(), X, *ROWS)],
     "rows_add_out": [(X, X, *ROWS, torch.empty(5, 8), torch.empty(5, 8))],
     "rows_backward": [
-        (X, X, W, torch.ones(2, 5), None, 1, 1e-5, 1, True, True, True),
-        (X, X, None, torch.ones(2, 5), X, 1, 1e-5, 0, True, False, False),
-        (X, X, W, torch.ones(2, 5), None, 1, 1e-5, 1, False, True, False),
+        (X, X, W, W.half(), torch.ones(2, 5), None, 1, 1e-5, 1, True, True, True),
+        (X, X, None, None, torch.ones(2, 5), X, 1, 1e-5, 0, True, False, False),
+        (X, X, W, None, torch.ones(2, 5), None, 1, 1e-5, 1, False, True, False),
     ],
     "groups": [
         (IMAGE, *GROUPS),
@@ -40,6 +40,7 @@ CALLS = {
             2,
             12,
             C,
+            C.bfloat16(),
             False,
             None,
             torch.ones(3, 6).double(),
@@ -58,6 +59,7 @@ CALLS = {
             1,
             12,
             C,
+            C.bfloat16(),
             False,
             None,
             torch.ones(3, 6).double(),
@@ -99,6 +101,7 @@ def test_fake_results_have_the_shapes_dtypes_and_strides_of_real_ones(name, numb
             assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
+OUT = torch.empty(5, 8)
 BAD = {
     "a weight that is too short": ("rows", (X, W[:7], None, 1, -1, 1e-5, 1)),
     "a size that is not there": ("rows", (X, None, None, 1, 9, 1e-5, 1)),
@@ -106,9 +109,12 @@ BAD = {
     "whole numbers": ("rows", (X.long(), None, None, 1, -1, 1e-5, 1)),
     "a residual of another shape": ("rows_add", (X, X[:4], None, None, 1, -1, 1e-5, 1)),
     "an out of another shape": ("rows_out", (X, None, None, 1, -1, 1e-5, 1, torch.empty(4, 8))),
+    "an out that is the input": ("rows_out", (X, None, None, 1, -1, 1e-5, 1, X)),
+    "an out within the input": ("rows_out", (X[:3], None, None, 1, -1, 1e-5, 1, X[2:])),
+    "two outs in one place": ("rows_add_out", (X, X, None, None, 1, -1, 1e-5, 1, OUT, OUT)),
     "statistics of another input": (
         "rows_backward",
-        (X, X, W, torch.ones(2, 4), None, 1, 1e-5, 1, *[True] * 3),
+        (X, X, W, W, torch.ones(2, 4), None, 1, 1e-5, 1, *[True] * 3),
     ),
     "sizes of another input": ("groups", (IMAGE, 2, 1, 3, 2, 13, *GROUPS[5:])),
     "a channel too many": ("groups", (IMAGE, *GROUPS[:5], torch.rand(7), *GROUPS[6:])),

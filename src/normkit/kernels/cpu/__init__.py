@@ -33,6 +33,7 @@ __all__ = [
     "normalize",
     "refuses",
     "rms_norm",
+    "takes_channels",
 ]
 
 DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
@@ -69,6 +70,21 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
     if mask is not None and any(mask.shape[a] != 1 and mask.stride(a) != 0 for a in channels):
         return "its mask differs from channel to channel"
     return None
+
+
+def takes_channels(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Is this a norm of the channels at axis 1 in which nothing needs a closer look? A call is mostly Python."""
+    if not library.is_plain(x) or library.MISSING is not None or x.ndim < 2 or x.dtype not in DTYPES:
+        return False
+    if not (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last))):
+        return False
+    shape = x.shape[1:2]
+    for p in parameters:
+        if p is None:
+            continue
+        if not isinstance(p, Tensor) or p.shape != shape or not p.is_cpu or p.dtype not in DTYPES:
+            return False
+    return True
 
 
 def can_write(op: str, x: Tensor, out: Tensor | tuple[Tensor, Tensor], **call: Any) -> bool:

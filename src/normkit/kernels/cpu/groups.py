@@ -6,12 +6,14 @@ lie along (k2, r3), the channels; or along r1.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from normkit.kernels import reference
 from normkit.kernels.cpu.library import operator
@@ -39,15 +41,23 @@ class Plan(NamedTuple):
 
 def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | None = None) -> Plan:
     """BatchNorm, InstanceNorm, GroupNorm: channels at ``axis``, in any layout, the common ones not copied."""
-    shape, ndim = x.shape, x.ndim
+    rest = [a for a in range(1, x.ndim) if a != axis]
+    contiguous = x.is_contiguous()
+    last = not contiguous and _is_dense_in(x, (0, *rest, axis))
+    make = _plan_channels if is_compiling() else _kept_plan  # a size that is a symbol cannot be kept
+    return make(x.shape, axis, contiguous, last, over_batch, num_groups)
+
+
+def _plan_channels(
+    shape: Sequence[int], axis: int, contiguous: bool, last: bool, over_batch: bool, num_groups: int | None
+) -> Plan:
+    ndim = len(shape)
     rest = [a for a in range(1, ndim) if a != axis]
-    order: tuple[int, ...] | None = tuple(range(ndim))
-    if x.is_contiguous():
-        outer, inner = math.prod([shape[a] for a in rest if a < axis]), math.prod(shape[axis + 1 :])
-    elif _is_dense_in(x, (0, *rest, axis)):
-        order, outer, inner = (0, *rest, axis), math.prod([shape[a] for a in rest]), 1
+    if last:
+        order: tuple[int, ...] | None = (0, *rest, axis)
+        outer, inner = math.prod([shape[a] for a in rest]), 1
     else:
-        order = None
+        order = tuple(range(ndim)) if contiguous else None
         outer, inner = math.prod([shape[a] for a in rest if a < axis]), math.prod(shape[axis + 1 :])
     n, channels = shape[0], shape[axis]
     if num_groups is not None:
@@ -57,6 +67,9 @@ def plan_channels(x: Tensor, axis: int, *, over_batch: bool, num_groups: int | N
     if over_batch:
         return Plan((1, n * outer, channels, 1, inner), order, (0, *rest), (axis,), (axis,))
     return Plan((n, outer, channels, 1, inner), order, tuple(rest), (axis,), (axis,))
+
+
+_kept_plan = functools.lru_cache(maxsize=256)(_plan_channels)
 
 
 def plan(x: Tensor, axes: Sequence[int], along: Sequence[int]) -> Plan | str:
@@ -162,8 +175,13 @@ def norm(
     if out is not None:
         call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
         return out, operator("groups_out")(x, *call, out)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _Groups.apply(x, weight, bias, mask, mean, var, planned, eps, center)
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+    ):
+        apply = _Groups.apply if is_compiling() else _apply
+        return apply(x, weight, bias, mask, mean, var, planned, eps, center)
     call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
     return operator("groups")(x, *call)
 
@@ -193,9 +211,9 @@ class _Groups(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mask, mean, var, stats = ctx.saved_tensors
         planned, eps, center = ctx.call
-        need_x, need_weight, need_bias = (bool(n) for n in ctx.needs_input_grad[:3])
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         rest = (None,) * 6
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+        if torch.is_grad_enabled() and not is_compiling():  # create_graph=True
             y = _again(x, weight, bias, mask, mean, var, planned, eps, center)
             inputs = [t if n else None for t, n in zip((x, weight, bias), ctx.needs_input_grad, strict=False)]
             wanted = [t for t in inputs if t is not None]
@@ -204,12 +222,12 @@ class _Groups(torch.autograd.Function):
         dy = grads[0]
         if dy.stride() != x.stride():
             dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
-        call = (*planned.sizes, weight, planned.on_rows, mask, stats, mean is not None, eps, center)
+        call = (*planned.sizes, weight, bias, planned.on_rows, mask, stats, mean is not None, eps, center)
         dx, dweight, dbias = operator("groups_backward")(dy, x, *call, need_weight, need_bias)
         return (
             dx if need_x else None,
-            dweight.to(weight.dtype) if need_weight else None,
-            dbias.to(bias.dtype) if need_bias else None,
+            dweight if need_weight else None,
+            dbias if need_bias else None,
             *rest,
         )
 
@@ -260,3 +278,7 @@ def _flat_mask(mask: Tensor, x: Tensor, planned: Plan) -> Tensor:
     for axis in planned.channels:
         mask = mask.narrow(axis, 0, 1)
     return mask.permute(planned.order or tuple(range(x.ndim))).contiguous()
+
+
+# Straight to C: torch's own `apply` looks for transforms, which this backend refuses before.
+_apply = super(torch.autograd.Function, _Groups).apply

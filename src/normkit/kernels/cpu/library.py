@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-__all__ = ["MISSING", "isa", "operator", "raw", "warn_once"]
+__all__ = ["MISSING", "is_plain", "isa", "operator", "raw", "warn_once"]
 
 # Why there are no kernels, or None.
 MISSING: str | None = None
@@ -41,6 +44,18 @@ def raw(name: str) -> Callable[..., Any]:
 def operator(name: str) -> Callable[..., Any]:
     """An operator, as its caller needs it."""
     return getattr(torch.ops.normkit, name) if is_compiling() else raw(name)
+
+
+def is_plain(x: Tensor) -> bool:
+    """A tensor on the CPU that nothing watches: no tracing, no transform, no subclass."""
+    return (
+        type(x) is Tensor
+        and not is_compiling()
+        and x.is_cpu
+        and forward_ad._current_level < 0
+        and not _are_functorch_transforms_active()
+        and _get_tracing_state() is None
+    )
 
 
 def isa() -> str | None:

@@ -31,12 +31,20 @@ def _rows_add_train(x: Tensor, residual: Tensor, weight: Any, bias: Any, dims: i
 
 
 def _rows_backward(
-    dy: Tensor, x: Tensor, weight: Any, stats: Any, dtotal: Any, dims: int, eps: float, kind: int, *need: bool
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    stats: Any,
+    dtotal: Any,
+    dims: int,
+    eps: float,
+    kind: int,
+    need_dx: bool,
+    *need: bool,
 ) -> Any:
-    need_dx, *need_parameters = need
     shape = x.shape[x.ndim - dims :]
-    dx = _rows(x) if need_dx else x.new_empty(0)
-    return dx, *(x.new_empty(shape if needed else (0,), dtype=_wide(x)) for needed in need_parameters)
+    return _rows(x) if need_dx else x.new_empty(0), *_parameters(x, shape, (weight, bias), need)
 
 
 def _groups(x: Tensor, k0: int, r1: int, k2: int, r3: int, i: int, *call: Any) -> Any:
@@ -48,10 +56,28 @@ def _group_stats(x: Tensor, k0: int, r1: int, k2: int, *call: Any) -> Tensor:
 
 
 def _groups_backward(
-    dy: Any, x: Tensor, k0: int, r1: int, k2: int, r3: int, i: int, weight: Any, on_rows: bool, *call: Any
+    dy: Any,
+    x: Tensor,
+    k0: int,
+    r1: int,
+    k2: int,
+    r3: int,
+    i: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    on_rows: bool,
+    *call: Any,
 ) -> Any:
     size = r1 if on_rows else k2 * r3
-    return _alike(x), *(x.new_empty((size if needed else 0,), dtype=_wide(x)) for needed in call[-2:])
+    return _alike(x), *_parameters(x, (size,), (weight, bias), call[-2:])
+
+
+def _parameters(x: Tensor, shape: Any, of: Any, needed: Any) -> list[Tensor]:
+    """Their gradients: empty where not needed."""
+    return [
+        x.new_empty(shape if need else (0,), dtype=_wide(x) if p is None else p.dtype)
+        for p, need in zip(of, needed, strict=True)
+    ]
 
 
 def _nothing(*call: Any) -> None:
@@ -92,7 +118,7 @@ FAKES: dict[str, Callable[..., Any]] = {
 }
 # Their gradients are the Functions in rows.py, which call them with autograd switched off: that autograd does
 # not look at them again saves a tenth of a call.
-UNASKED = ("rows", "rows_train")
+UNASKED = ("rows", "rows_train", "rows_out")
 if library.MISSING is None:
     LIBRARY = torch.library.Library("normkit", "FRAGMENT")
     for name, fake in FAKES.items():

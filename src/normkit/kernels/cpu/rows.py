@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
-from torch._C import _are_functorch_transforms_active, _get_tracing_state
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from normkit.kernels import reference
-from normkit.kernels.cpu.library import operator, raw
+from normkit.kernels.cpu.library import is_plain, operator, raw
 
 __all__ = ["CENTER", "add", "add_at_once", "at_once", "kind_of", "norm", "norm_out"]
 
@@ -36,20 +34,13 @@ def at_once(
     bias: Tensor | None,
     eps: float | None,
     center: bool = True,
+    out: Tensor | None = None,
 ) -> Tensor | None:
     """The norm of one last axis without ceremony, or None where the call needs a closer look.
 
     A call on a single row is mostly Python. What this does not check, the operator does, and refuses.
     """
-    if (  # as _is_plain, whose call alone would be a twentieth of this one
-        type(x) is not Tensor
-        or is_compiling()
-        or not x.is_cpu
-        or forward_ad._current_level >= 0
-        or _are_functorch_transforms_active()
-        or _get_tracing_state() is not None
-        or (not center and x.ndim > 3)  # torch's rms_norm keeps channels_last
-    ):
+    if not is_plain(x) or (not center and x.ndim > 3):  # torch's rms_norm keeps channels_last
         return None
     try:
         (size,) = shape
@@ -60,9 +51,13 @@ def at_once(
             x.requires_grad
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
+            or (out is not None and out.requires_grad)
         ):
-            return _apply(x, weight, bias, 1, size, eps, kind)
-        return _rows(x, weight, bias, 1, size, eps, kind)
+            return None if out is not None else _apply(x, weight, bias, 1, size, eps, kind)
+        if out is None:
+            return _rows(x, weight, bias, 1, size, eps, kind)
+        _rows_out(x, weight, bias, 1, size, eps, kind, out)
+        return out
     except _NOT_SO:
         return None
 
@@ -75,35 +70,30 @@ def add_at_once(
     bias: Tensor | None,
     eps: float | None,
     center: bool = True,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """The same after a residual add, for terms of one dtype."""
-    if not _is_plain(x) or type(residual) is not Tensor or residual.dtype != x.dtype:
+    if not is_plain(x) or type(residual) is not Tensor or residual.dtype != x.dtype:
         return None
     try:
         (size,) = shape
         eps = _EPS[x.dtype] if eps is None else eps
         kind = CENTER if center else 0
+        if out is not None:
+            y, total = out
+            if _needs_grad(x, residual, weight, bias, y, total):
+                return None
+            _rows_add_out(x, residual, weight, bias, 1, size, eps, kind, y, total)
+            return y, total
         if _needs_grad(x, residual, weight, bias):
-            return _AddRows.apply(x, residual, weight, bias, 1, size, eps, kind)
-        return operator("rows_add")(x, residual, weight, bias, 1, size, eps, kind)
+            return _apply_add(x, residual, weight, bias, 1, size, eps, kind)
+        return _rows_add(x, residual, weight, bias, 1, size, eps, kind)
     except _NOT_SO:
         return None
 
 
 # What an operator raises, and Python for arguments of the wrong kind: the long way says it well.
 _NOT_SO = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
-
-
-def _is_plain(x: Tensor) -> bool:
-    """A tensor on the CPU that nothing watches: no tracing, no transform, no subclass."""
-    return (
-        type(x) is Tensor
-        and not is_compiling()
-        and x.is_cpu
-        and forward_ad._current_level < 0
-        and not _are_functorch_transforms_active()
-        and _get_tracing_state() is None
-    )
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
@@ -220,15 +210,11 @@ def _backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     if is_grad_enabled() and not is_compiling():  # create_graph=True
         return _differentiable(dy, dtotal, x, weight, bias, needed, dims, eps, kind)
-    need_x, need_weight, need_bias = (bool(n) for n in needed)
+    need_x, need_weight, need_bias = needed
     dx, dweight, dbias = operator("rows_backward")(
-        dy, x, weight, stats, dtotal, dims, eps, kind, need_x, need_weight, need_bias
+        dy, x, weight, bias, stats, dtotal, dims, eps, kind, need_x, need_weight, need_bias
     )
-    return (
-        dx if need_x else None,
-        dweight.to(weight.dtype) if need_weight and weight is not None else None,
-        dbias.to(bias.dtype) if need_bias and bias is not None else None,
-    )
+    return dx if need_x else None, dweight if need_weight else None, dbias if need_bias else None
 
 
 def _differentiable(
@@ -267,6 +253,8 @@ def _differentiable(
     return dx, dweight, dbias
 
 
-_rows, _train = raw("rows"), raw("rows_train")
+_rows, _train, _rows_out = raw("rows"), raw("rows_train"), raw("rows_out")
+_rows_add, _rows_add_out = raw("rows_add"), raw("rows_add_out")
 # Straight to C: torch's own `apply` looks for transforms, which at_once has done.
 _apply = super(torch.autograd.Function, _Rows).apply
+_apply_add = super(torch.autograd.Function, _AddRows).apply

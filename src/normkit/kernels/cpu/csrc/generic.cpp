@@ -1,4 +1,7 @@
 // Any machine: registers of 16 bytes, which are SSE2 on x86-64 and NEON on aarch64.
+#if defined(__x86_64__) && !defined(__clang__)
+#pragma GCC optimize("O1") // for machines older than AVX2: not worth the time that a build takes
+#endif
 #include <type_traits>
 
 #include "scalar.h"

@@ -329,8 +329,8 @@ void groups_out(StableIValue *stack, uint64_t, uint64_t) {
     stack[0] = returned(std::move(f.stats));
 }
 
-// (dy, x, k0, r1, k2, r3, i, weight?, weight on rows, mask?, statistics, given, eps, center, need dweight, dbias)
-// -> (dx, dweight, dbias), those not needed empty; the gradients of parameters in the compute dtype.
+// (dy, x, k0, r1, k2, r3, i, weight?, bias?, weight on rows, mask?, statistics, given, eps, center, need dweight,
+// dbias) -> (dx, dweight, dbias), those not needed empty.
 void groups_backward(StableIValue *stack, uint64_t, uint64_t) {
     Arguments a(stack);
     Call call;
@@ -338,6 +338,7 @@ void groups_backward(StableIValue *stack, uint64_t, uint64_t) {
     call.x = a.tensor();
     call.read_shape(a);
     call.weight = a.optional_tensor();
+    const Tensor bias = a.optional_tensor(); // for its dtype alone
     call.on_rows = a.boolean();
     call.mask = a.optional_tensor();
     Tensor stats = a.tensor();
@@ -353,13 +354,14 @@ void groups_backward(StableIValue *stack, uint64_t, uint64_t) {
     Numbers dweight(n, 0), dbias(n, 0);
     Tensor dx = alike(call.x, call.type);
     call.backward(dx.data(), need_dw ? &dweight : nullptr, need_db ? &dbias : nullptr, given);
-    auto result = [&](bool needed, const Numbers &values) {
-        Tensor t = Tensor::vector(needed ? n : 0, call.wide);
+    auto result = [&](bool needed, const Tensor &of, const Numbers &values) {
+        const Type type = of ? of.type() : call.wide;
+        Tensor t = Tensor::vector(needed ? n : 0, type);
         void *data = t.data();
-        for (int64_t k = 0; needed && k < n; ++k) set(call.wide, data, k, values[k]);
+        for (int64_t k = 0; needed && k < n; ++k) set(type, data, k, values[k]);
         return t;
     };
-    Tensor dw = result(need_dw, dweight), db = result(need_db, dbias);
+    Tensor dw = result(need_dw, call.weight, dweight), db = result(need_db, bias, dbias);
     stack[0] = returned(std::move(dx));
     stack[1] = returned(std::move(dw));
     stack[2] = returned(std::move(db));

@@ -222,7 +222,7 @@ template <class C, class Body> NK_INLINE void columns(int64_t width, Body body) 
     int64_t j = 0;
     for (; j + 4 * W <= width; j += 4 * W) body(Whole(), Four(), j);
     for (; j + W <= width; j += W) body(Whole(), One(), j);
-    if (j < width) body(Part{width - j}, One(), j);
+    if (j < width) body(End{width - j, false}, One(), j);
 }
 
 template <class T> void column_moments(const Groups &job, int64_t begin, int64_t end) {
@@ -243,8 +243,9 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
             const T *x = static_cast<const T *>(job.x) + piece.from, *first = x + rows[0] * J;
             columns<C>(width, [&](auto at, auto how_many, int64_t j) NK_LAMBDA {
                 constexpr int N = how_many.value, W = LANES<C>;
-                V sj[N] = {}, qj[N] = {}, origin[N];
-                for (int u = 0; u < N; ++u) origin[u] = at.load(first + j + u * W);
+                V sj[N], qj[N], origin[N];
+#pragma GCC unroll 4
+                for (int u = 0; u < N; ++u) sj[u] = qj[u] = V{}, origin[u] = at.load(first + j + u * W);
                 for (int r = 1; r < m; ++r) { // the first differs from itself by 0
                     const T *row = x + rows[r] * J + j;
 #pragma GCC unroll 4
@@ -329,8 +330,9 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
                 w[r] = job.weight ? C(job.weight[rows[r] - piece.k0 * job.shape.r1]) : C(1);
             columns<C>(width, [&](auto at, auto how_many, int64_t j) NK_LAMBDA {
                 constexpr int N = how_many.value, W = LANES<C>;
-                V aj[N] = {}, bj[N] = {}, h[N];
-                for (int u = 0; u < N; ++u) h[u] = at.load(hi + j + u * W);
+                V aj[N], bj[N], h[N];
+#pragma GCC unroll 4
+                for (int u = 0; u < N; ++u) aj[u] = bj[u] = V{}, h[u] = at.load(hi + j + u * W);
                 for (int r = 0; r < m; ++r) {
                     const int64_t row = rows[r] * J + j;
 #pragma GCC unroll 4

@@ -114,6 +114,9 @@ struct Kernels {
     const char *name;
     RowsForwardFn (*rows_forward)(Type x, Type residual, bool center);
     RowsBackwardFn (*rows_backward)(Type dy, Type x, bool center);
+    // By dtype of the result: the sum of `count` rows of n numbers, columns [begin, end).
+    void (*sum_chunks[TYPES])(const double *parts, int64_t count, int64_t n, int64_t begin, int64_t end, void *out);
+    void (*widened[TYPES])(const void *from, float *to, int64_t n); // not from float64
     // By dtype. Groups that are neighbours in memory (r1 == 1, i > 1) are done in one go; else moments, apply, sums
     // and gradient are passes over spans (i > 1) or columns (i == 1).
     GroupsFn group_forward[TYPES], group_backward[TYPES];

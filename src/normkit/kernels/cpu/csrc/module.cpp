@@ -52,13 +52,13 @@ STABLE_TORCH_LIBRARY(normkit, m) {
           "-> (Tensor, Tensor, Tensor)");
     m.def("rows_add_out(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind, "
           "Tensor(a!) out, Tensor(b!) total) -> ()");
-    m.def("rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor stats, Tensor? dtotal, int dims, float eps, "
-          "int kind, bool need_dx, bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
+    m.def("rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, Tensor? dtotal, int dims, "
+          "float eps, int kind, bool need_dx, bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
     m.def("groups(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
           "Tensor? mean, Tensor? var, float eps, bool center) -> (Tensor, Tensor)");
     m.def("groups_out(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
           "Tensor? mean, Tensor? var, float eps, bool center, Tensor(a!) out) -> Tensor");
-    m.def("groups_backward(Tensor dy, Tensor x, " NK_SHAPE ", Tensor? weight, bool weight_on_rows, Tensor? mask, "
+    m.def("groups_backward(Tensor dy, Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
           "Tensor stats, bool given, float eps, bool center, bool need_dweight, bool need_dbias) "
           "-> (Tensor, Tensor, Tensor)");
     m.def("update_running(Tensor(a!) mean, Tensor(b!) var, Tensor stats, float momentum) -> ()");

@@ -11,6 +11,8 @@ namespace {
 // What kind of norm: the bits of the operators' argument `kind`. Python holds the same table.
 enum Kind : int64_t { CENTER = 1, ZERO_CENTERED = 2, ROUND_BF16 = 4, ROUND_F16 = 8 };
 
+Type compute(Type type) { return type == F64 ? F64 : F32; }
+int64_t bytes(Type type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
 Type rounded(int64_t kind) { return kind & ROUND_BF16 ? BF16 : kind & ROUND_F16 ? F16 : F64; }
 
 // Rows are the last `dims` axes; merge what lies before them.
@@ -87,9 +89,15 @@ struct Parameter {
             data = source.data();
             return;
         }
-        memory.resize(n * (compute == F64 ? 8 : 4) + 1);
+        memory.resize(n * bytes(compute) + 1);
         data = memory.data();
         const void *from = source.data();
+        if (compute == F32 && type != F64 && rounded(kind) == F64) {
+            auto *to = reinterpret_cast<float *>(memory.data());
+            kernels().widened[type](from, to, n);
+            for (int64_t j = 0; kind & ZERO_CENTERED && j < n; ++j) to[j] += 1;
+            return;
+        }
         for (int64_t j = 0; j < n; ++j) {
             double v = get(type, from, j);
             if (kind & ZERO_CENTERED) {
@@ -104,9 +112,6 @@ struct Parameter {
         }
     }
 };
-
-Type compute(Type type) { return type == F64 ? F64 : F32; }
-int64_t bytes(Type type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
 
 bool aligned(const void *p, int64_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
 
@@ -178,9 +183,20 @@ Tensor stats_for(const Forward &f) {
 void *second(const Tensor &stats) {
     return static_cast<char *>(stats.data()) + stats.sizes()[1] * bytes(stats.type());
 }
-void into(const Tensor &out, const Tensor &like, Type type) {
-    same_shape(out, like);
+
+// A kernel writes some numbers twice, and reads a row again after it has begun to write it.
+bool apart(const Tensor &out, const Tensor &in) {
+    if (!in || in.numel() == 0) return true;
+    int64_t last = 0;
+    for (int64_t a = 0; a < in.ndim(); ++a) last += (in.sizes()[a] - 1) * in.strides()[a];
+    const char *from = static_cast<const char *>(in.data()), *to = static_cast<const char *>(out.data());
+    return to + out.numel() * bytes(out.type()) <= from || from + (last + 1) * bytes(in.type()) <= to;
+}
+void into(const Tensor &out, const Forward &f, Type type) {
+    same_shape(out, f.x);
     STD_TORCH_CHECK(out.type() == type && out.dense(), "out= has another dtype, or is not contiguous");
+    STD_TORCH_CHECK(apart(out, f.x) && apart(out, f.residual) && apart(out, f.weight) && apart(out, f.bias),
+                    "out= shares memory with an input");
 }
 
 } // namespace
@@ -209,7 +225,7 @@ void rows_out(StableIValue *stack, uint64_t, uint64_t) {
     Forward f;
     f.read(arguments, false);
     Tensor y = arguments.tensor();
-    into(y, f.x, f.in.type);
+    into(y, f, f.in.type);
     f.run(y.data(), nullptr, nullptr, nullptr, true);
 }
 
@@ -239,17 +255,18 @@ void rows_add_out(StableIValue *stack, uint64_t, uint64_t) {
     Forward f;
     f.read(arguments, true);
     Tensor y = arguments.tensor(), total = arguments.tensor();
-    into(y, f.x, f.in.type);
-    into(total, f.x, f.total_type);
+    into(y, f, f.in.type);
+    into(total, f, f.total_type);
+    STD_TORCH_CHECK(apart(y, total), "both out= share memory");
     f.run(y.data(), total.data(), nullptr, nullptr, true);
 }
 
-// (dy, x, weight?, stats, dtotal?, dims, eps, kind, need dx, dweight, dbias) -> (dx, dweight, dbias), those not
-// needed empty; the gradients of parameters in the compute dtype.
+// (dy, x, weight?, bias?, stats, dtotal?, dims, eps, kind, need dx, dweight, dbias) -> (dx, dweight, dbias), those not
+// needed empty.
 void rows_backward(StableIValue *stack, uint64_t, uint64_t) {
     Arguments arguments(stack);
     Tensor dy = arguments.tensor(), x = arguments.tensor(), weight = arguments.optional_tensor(),
-           stats = arguments.tensor(), dtotal = arguments.optional_tensor();
+           bias = arguments.optional_tensor(), stats = arguments.tensor(), dtotal = arguments.optional_tensor();
     const int64_t dims = arguments.integer();
     const double eps = arguments.number();
     const int64_t kind = arguments.integer();
@@ -270,8 +287,11 @@ void rows_backward(StableIValue *stack, uint64_t, uint64_t) {
 
     const int64_t none = 0, ndim = x.ndim();
     Tensor dx = need_dx ? Tensor::like(x, in.type) : Tensor::empty(&none, 1, in.type);
-    Tensor dw = need_dw ? Tensor::empty(x.sizes() + ndim - dims, dims, wide) : Tensor::empty(&none, 1, wide);
-    Tensor db = need_db ? Tensor::empty(x.sizes() + ndim - dims, dims, wide) : Tensor::empty(&none, 1, wide);
+    auto parameter = [&](bool needed, const Tensor &of) {
+        const Type type = of ? of.type() : wide;
+        return needed ? Tensor::empty(x.sizes() + ndim - dims, dims, type) : Tensor::empty(&none, 1, type);
+    };
+    Tensor dw = parameter(need_dw, weight), db = parameter(need_db, bias);
 
     Parameter w(weight, dims, n, wide, kind);
     RowsBackward job;
@@ -301,13 +321,9 @@ void rows_backward(StableIValue *stack, uint64_t, uint64_t) {
 
     auto sum = [&](const Tensor &result, const double *parts) {
         void *data = result.data();
-        parallel(n, count, [&](int64_t begin, int64_t end) {
-            for (int64_t j = begin; j < end; ++j) {
-                double s = 0;
-                for (int64_t c = 0; c < count; ++c) s += parts[c * n + j];
-                set(wide, data, j, s);
-            }
-        });
+        const auto add = kernels().sum_chunks[result.type()];
+        if (count == 0 && n > 0) std::memset(data, 0, n * bytes(result.type()));
+        else parallel(n, count, [&](int64_t begin, int64_t end) { add(parts, count, n, begin, end, data); });
     };
     if (need_dw) sum(dw, job.dweight);
     if (need_db) sum(db, job.dbias);

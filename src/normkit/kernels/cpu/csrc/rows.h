@@ -14,7 +14,7 @@ template <class C> NK_INLINE bool ordinary(double var) {
 //   shift = mean of the first few x   any number close to the mean will do; this one is x if all are equal
 //   d     = x - shift                 exact, or nearly
 //   rest  = mean(d)                   how far shift is off
-//   var   = mean(d²) - rest²          cancels little, since rest is small against the spread
+//   var   = mean(d²) - rest²          cancels one bit at most, since rest is within the spread
 //
 // Numbers whose beginning is far from their mean take a second look, from shift + rest. Not centred: shift and
 // rest are 0, and var is the mean square.
@@ -36,10 +36,8 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
         m.var = square[0] * per;
         return m;
     }
-    double few[1], sums[2];
-    const int64_t start = least(n, 4 * LANES<C>);
-    reduce<C>(start, few, [&](auto at, int64_t j, V *acc) NK_LAMBDA { acc[0] += at.keep(at.load(s + j)); });
-    m.shift = C(few[0] / start);
+    double sums[2];
+    m.shift = C(n < LANES<C> ? total(load_part(s, n)) * per : total(load(s)) / LANES<C>);
     for (int times = 0; times < 2; ++times) {
         const C shift = m.shift;
         reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
@@ -49,7 +47,7 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
         });
         m.rest = sums[0] * per;
         m.var = sums[1] * per - m.rest * m.rest;
-        if (4 * m.rest * m.rest <= m.var) break;
+        if (m.rest * m.rest <= m.var) break;
         if (times == 0) m.shift = C(shift + m.rest);
     }
     return m;
@@ -90,28 +88,60 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             __builtin_prefetch(next + j); // reading the next row overlaps with writing this one
             return ((at.load(s + j) - shift) - off) * rstd;
         };
-        auto write = [&](auto at) NK_LAMBDA {
-            if (!CENTER && job.rounded != F64)
-                map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
-                    at.output(y + j, rounded_to(job.rounded, x_hat(at, j)) * at.load(weight + j));
-                });
-            else if (weight && (bias || !CENTER))
-                map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
-                    V v = x_hat(at, j), w = at.load(weight + j);
-                    v = CENTER ? madd(v, w, at.load(bias + j)) : v * w;
-                    at.output(y + j, v);
-                });
-            else
-                map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
-                    V v = x_hat(at, j);
-                    if (weight) v = v * at.load(weight + j);
-                    if (bias) v = v + at.load(bias + j);
-                    at.output(y + j, v);
-                });
+        auto common = [&](auto at) NK_LAMBDA {
+            map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
+                V v = x_hat(at, j), w = at.load(weight + j);
+                at.output(y + j, CENTER ? madd(v, w, at.load(bias + j)) : v * w);
+            });
         };
-        if (job.stream) write(Streaming());
-        else write(Whole());
+        if (!weight || (CENTER && !bias) || job.rounded != F64)
+            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
+                V v = x_hat(at, j);
+                if (!CENTER) v = rounded_to(job.rounded, v);
+                if (weight) v = v * at.load(weight + j);
+                if (CENTER && bias) v = v + at.load(bias + j);
+                at.store(y + j, v);
+            });
+        else if (job.stream) common(Streaming());
+        else common(Whole());
     }
+}
+
+// Sums of a block, to those of its chunk.
+template <class C> void add_up(double *to, const C *from, int64_t n, bool fresh) {
+    typedef C part __attribute__((vector_size(LANES<double> * sizeof(C))));
+    int64_t j = 0;
+    for (; j + LANES<double> <= n; j += LANES<double>) {
+        const vd v = __builtin_convertvector(raw<part>(from + j), vd);
+        store(to + j, fresh ? v : load(to + j) + v);
+    }
+    for (; j < n; ++j) to[j] = fresh ? double(from[j]) : to[j] + from[j];
+}
+
+// Sums of all chunks: columns [begin, end) of `count` rows.
+template <class T> void sum_chunks(const double *parts, int64_t count, int64_t n, int64_t begin, int64_t end, void *out) {
+    constexpr int64_t W = LANES<double>;
+    T *to = static_cast<T *>(out);
+    int64_t j = begin;
+    if constexpr (sizeof(T) >= 4) {
+        typedef T part __attribute__((vector_size(W * sizeof(T))));
+        for (; j + W <= end; j += W) {
+            vd s = load(parts + j);
+            for (int64_t c = 1; c < count; ++c) s += load(parts + c * n + j);
+            const part p = __builtin_convertvector(s, part);
+            __builtin_memcpy(to + j, &p, sizeof p);
+        }
+    }
+    for (; j < end; ++j) {
+        double s = parts[j];
+        for (int64_t c = 1; c < count; ++c) s += parts[c * n + j];
+        to[j] = narrow<T>(s);
+    }
+}
+
+// A parameter in the compute dtype of half-width inputs.
+template <class T> void widened(const void *from, float *to, int64_t n) {
+    map<float>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(to + j, at.load(static_cast<const T *>(from) + j)); });
 }
 
 // With g = dy * weight,
@@ -163,7 +193,7 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
         r.c2 = C(-rstd * (s[2] - rest * s[1]) * per);
         return r;
     };
-    // The common case has weight and dx, wants both sums, and has no second output.
+    // The common case has weight and dx, wants both sums, and has no second output: two rows at a time.
     auto write = [&](auto how_many, auto common, const Row *from) NK_LAMBDA {
         constexpr int N = how_many.value;
         constexpr bool COMMON = common.value;
@@ -202,7 +232,6 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
         using Two = std::integral_constant<int, 2>;
         using One = std::integral_constant<int, 1>;
         if (count == 2 && common) write(Two(), std::true_type(), r);
-        else if (common) write(One(), std::true_type(), r);
         else for (int k = 0; k < count; ++k) write(One(), std::false_type(), r + k);
     };
 
@@ -211,9 +240,7 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
         double *db = job.dbias ? job.dbias + chunk * n : nullptr;
         const int64_t last = least(job.rows, (chunk + 1) * job.chunk_rows);
         for (int64_t row = chunk * job.chunk_rows, first = row; row < last;) {
-            const bool fresh = row == first;
-            for (int64_t j = 0; fresh && dw && j < n; ++j) dw[j] = 0;
-            for (int64_t j = 0; fresh && db && j < n; ++j) db[j] = 0;
+            bool fresh = row == first;
             if (sums) __builtin_memset(bw, 0, 2 * n * sizeof(C));
             const int64_t stop = least(last, row + BLOCK_ROWS);
             Row waiting[2];
@@ -221,6 +248,9 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
             for (; row < stop; ++row) {
                 const double rstd = static_cast<const C *>(job.rstd)[row];
                 if (!ordinary<C>(1 / (rstd * rstd))) {
+                    if (fresh && dw) __builtin_memset(dw, 0, n * sizeof(double));
+                    if (fresh && db) __builtin_memset(db, 0, n * sizeof(double));
+                    fresh = false;
                     careful_row(job, row, dw, db);
                     continue;
                 }
@@ -228,8 +258,8 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
                 if (count == 2) flush(waiting, 2), count = 0;
             }
             if (count) flush(waiting, count);
-            for (int64_t j = 0; dw && j < n; ++j) dw[j] += bw[j];
-            for (int64_t j = 0; db && j < n; ++j) db[j] += bb[j];
+            if (dw) add_up(dw, bw, n, fresh);
+            if (db) add_up(db, bb, n, fresh);
         }
     }
 }

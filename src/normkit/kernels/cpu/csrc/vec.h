@@ -23,7 +23,13 @@ template <class V, class P> NK_INLINE V raw(const P *p) { V v; __builtin_memcpy(
 
 NK_INLINE vf load(const float *p) { return raw<vf>(p); }
 NK_INLINE vd load(const double *p) { return raw<vd>(p); }
-NK_INLINE vf load(const bf16 *p) { return (vf)(__builtin_convertvector(raw<vu16>(p), vu32) << 16); }
+NK_INLINE vf load(const bf16 *p) {
+#if NK_BYTES == 32 // GCC 12 widens by halves
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw<__m128i>(p)), 16);
+#else
+    return (vf)(__builtin_convertvector(raw<vu16>(p), vu32) << 16);
+#endif
+}
 NK_INLINE void store(float *p, vf v) { __builtin_memcpy(p, &v, sizeof v); }
 NK_INLINE void store(double *p, vd v) { __builtin_memcpy(p, &v, sizeof v); }
 
@@ -118,20 +124,30 @@ NK_INLINE vf rounded_to(Type type, vf v) {
 }
 NK_INLINE vd rounded_to(Type, vd v) { return v; }
 
-NK_INLINE double total(vd v) { // as a tree
-    constexpr int64_t W = LANES<double>;
-    double lane[W];
-    __builtin_memcpy(lane, &v, sizeof v);
-    for (int64_t half = W / 2; half > 0; half /= 2)
-        for (int64_t k = 0; k < half; ++k) lane[k] += lane[k + half];
-    return lane[0];
+// The sum of all lanes, in double, as a tree: the upper half is added to the lower one.
+NK_INLINE double total(vd v) {
+#if NK_BYTES == 64
+    __m256d four = _mm256_add_pd(_mm512_castpd512_pd256((__m512d)v), _mm512_extractf64x4_pd((__m512d)v, 1));
+#elif NK_BYTES == 32
+    __m256d four = (__m256d)v;
+#endif
+#if NK_BYTES == 16
+    return v[0] + v[1];
+#else
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
+#endif
 }
 NK_INLINE double total(vf v) {
-    typedef float half __attribute__((vector_size(NK_BYTES / 2)));
-    half low, high;
-    __builtin_memcpy(&low, &v, sizeof low);
-    __builtin_memcpy(&high, reinterpret_cast<char *>(&v) + sizeof low, sizeof high);
-    return total(__builtin_convertvector(low, vd) + __builtin_convertvector(high, vd));
+#if NK_BYTES == 64
+    __m256 low = _mm512_castps512_ps256((__m512)v), high = _mm512_extractf32x8_ps((__m512)v, 1);
+    return total((vd)_mm512_add_pd(_mm512_cvtps_pd(low), _mm512_cvtps_pd(high)));
+#elif NK_BYTES == 32
+    __m128 low = _mm256_castps256_ps128((__m256)v), high = _mm256_extractf128_ps((__m256)v, 1);
+    return total((vd)_mm256_add_pd(_mm256_cvtps_pd(low), _mm256_cvtps_pd(high)));
+#else
+    return (double(v[0]) + v[2]) + (double(v[1]) + v[3]);
+#endif
 }
 
 // The last few numbers of a row. Out of line, because every pass has one.
@@ -160,22 +176,28 @@ struct Whole {
 struct Streaming : Whole {
     template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::stream(p, v); }
 };
-struct Part {
+// The last n numbers of a row, fewer than a register. A row that has a register of them takes its last whole one,
+// whose lanes that have been done before are kept out of sums; stores write them again, and so must not depend on
+// what they overwrite. A row that has not goes through a padded copy.
+struct End {
     int64_t n;
-    template <class T> NK_INLINE auto load(const T *p) const { return load_part(p, n); }
-    template <class T, class V> NK_INLINE void store(T *p, V v) const { store_part(p, v, n); }
-    template <class T, class V> NK_INLINE void output(T *p, V v) const { store_part(p, v, n); }
-    NK_INLINE vf keep(vf v) const { // nothing of what was padded
-        vi32 lane;
-        for (int k = 0; k < LANES<float>; ++k) lane[k] = k;
-        return (vf)((vi32)v & (lane < (int32_t)n));
+    bool whole;
+    template <class T> NK_INLINE int64_t done() const { return LANES<typename Of<T>::C> - n; }
+    template <class T> NK_INLINE auto load(const T *p) const { return whole ? NK_ISA::load(p - done<T>()) : load_part(p, n); }
+    template <class T, class V> NK_INLINE void store(T *p, V v) const {
+        if (whole) NK_ISA::store(p - done<T>(), v);
+        else store_part(p, v, n);
     }
-    NK_INLINE vd keep(vd v) const {
-        vi64 lane;
-        for (int k = 0; k < LANES<double>; ++k) lane[k] = k;
-        return (vd)((vi64)v & (lane < (int64_t)n));
+    template <class T, class V> NK_INLINE void output(T *p, V v) const { store(p, v); }
+    // Nothing of what was done before, or padded.
+    NK_INLINE vf keep(vf v) const { return (vf)((vi32)v & own<float>(vi32{})); }
+    NK_INLINE vd keep(vd v) const { return (vd)((vi64)v & own<double>(vi64{})); }
+    template <class C, class I> NK_INLINE I own(I lane) const {
+        for (int k = 0; k < LANES<C>; ++k) lane[k] = k;
+        return whole ? lane >= (decltype(lane[0] + 0))(LANES<C> - n) : lane < (decltype(lane[0] + 0))n;
     }
     template <class C> NK_INLINE typename Vec<C>::I where(const bool *p) const {
+        if (whole) return Whole().where<C>(p - (LANES<C> - n));
         bool padded[LANES<C>];
         __builtin_memset(padded, 0, sizeof padded);
         __builtin_memcpy(padded, p, n);
@@ -183,33 +205,9 @@ struct Part {
     }
 };
 
-// The last numbers of a row that has at least one register of them: the last whole register, of which the lanes
-// that have been done before are kept out of sums. Stores write them again, and so must not depend on what they
-// overwrite.
-struct Tail {
-    int64_t n;
-    template <class T> NK_INLINE const T *back(const T *p) const { return p - (LANES<typename Of<T>::C> - n); }
-    template <class T> NK_INLINE T *back(T *p) const { return p - (LANES<typename Of<T>::C> - n); }
-    template <class T> NK_INLINE auto load(const T *p) const { return NK_ISA::load(back(p)); }
-    template <class T, class V> NK_INLINE void store(T *p, V v) const { NK_ISA::store(back(p), v); }
-    template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::store(back(p), v); }
-    NK_INLINE vf keep(vf v) const {
-        vi32 lane;
-        for (int k = 0; k < LANES<float>; ++k) lane[k] = k;
-        return (vf)((vi32)v & (lane >= (int32_t)(LANES<float> - n)));
-    }
-    NK_INLINE vd keep(vd v) const {
-        vi64 lane;
-        for (int k = 0; k < LANES<double>; ++k) lane[k] = k;
-        return (vd)((vi64)v & (lane >= (int64_t)(LANES<double> - n)));
-    }
-    template <class C> NK_INLINE typename Vec<C>::I where(const bool *p) const {
-        return Whole().where<C>(p - (LANES<C> - n));
-    }
-};
-
-// Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j, of which
-// at.keep leaves what belongs to the row. Registers add up at most BLOCK numbers, which keeps float32 sums exact to a few units; blocks are added in double.
+// Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j, of which at.keep leaves what
+// belongs to the row. Registers add up at most BLOCK numbers, which keeps float32 sums exact to a few units; blocks
+// are added in double.
 constexpr int64_t BLOCK = 2048;
 template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&sums)[K], Body body) {
     using V = typename Vec<C>::V;
@@ -227,8 +225,7 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
 #pragma GCC unroll 4
             for (int64_t u = 0; u < U; ++u) body(Whole(), j + u * W, acc[u]);
         for (; j + W <= to; j += W) body(Whole(), j, acc[0]);
-        if (j < to && n >= W) body(Tail{to - j}, j, acc[0]);
-        else if (j < to) body(Part{to - j}, j, acc[0]);
+        if (j < to) body(End{to - j, n >= W}, j, acc[0]);
 #pragma GCC unroll 4
         for (int k = 0; k < K; ++k) {
             V v = acc[0][k];
@@ -245,8 +242,7 @@ template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Bo
     int64_t j = 0;
 #pragma GCC unroll 2
     for (; j + W <= n; j += W) body(at, j);
-    if (j < n && n >= W) body(Tail{n - j}, j);
-    else if (j < n) body(Part{n - j}, j);
+    if (j < n) body(End{n - j, n >= W}, j);
 }
 
 // The same for a body that adds to what is there.
@@ -254,5 +250,5 @@ template <class C, class Body> NK_INLINE void update(int64_t n, Body body) {
     constexpr int64_t W = LANES<C>;
     int64_t j = 0;
     for (; j + W <= n; j += W) body(Whole(), j);
-    if (j < n) body(Part{n - j}, j);
+    if (j < n) body(End{n - j, false}, j);
 }
