@@ -87,15 +87,15 @@ struct Call {
     }
 
     int64_t pieces() const { // how many parts have sums of their own
-        return spans() ? shape.k0 * shape.r1 * shape.channels() : shape.k0 * chunks(shape.r1) * shape.channels();
+        return spans() ? shape.k0 * shape.r1 * shape.channels() : shape.k0 * chunks(shape) * shape.channels();
     }
     void parts(GroupsFn span, GroupsFn column) const { // run a pass over the parts
         if (spans()) {
             parallel(pieces(), shape.i, [&](int64_t b, int64_t e) { span(job, b, e); });
         } else {
             const int64_t J = shape.channels(), tiles = (J + TILE - 1) / TILE;
-            const int64_t tasks = shape.k0 * chunks(shape.r1) * tiles;
-            parallel(tasks, least(chunk_rows(shape.r1), shape.r1) * least(J, TILE),
+            const int64_t tasks = shape.k0 * chunks(shape) * tiles;
+            parallel(tasks, least(chunk_rows(shape), shape.r1) * least(J, TILE),
                      [&](int64_t b, int64_t e) { column(job, b, e); });
         }
     }
@@ -109,7 +109,7 @@ struct Call {
     // Every part of a group: body(part, count's index).
     template <class Body> void each_part(int64_t group, Body body) const {
         const int64_t k0 = group / shape.k2, k2 = group % shape.k2, J = shape.channels();
-        const int64_t rows = spans() ? shape.r1 : chunks(shape.r1);
+        const int64_t rows = spans() ? shape.r1 : chunks(shape);
         for (int64_t r = 0; r < rows; ++r)
             for (int64_t r3 = 0; r3 < shape.r3; ++r3) {
                 const int64_t row = k0 * rows + r, channel = k2 * shape.r3 + r3, part = row * J + channel;
@@ -120,7 +120,7 @@ struct Call {
     // Moments of the groups from those of their parts: Chan, Golub & LeVeque 1979.
     void moments() {
         const bool s = spans();
-        Numbers mean(pieces()), m2(pieces()), count(s ? pieces() : shape.k0 * chunks(shape.r1));
+        Numbers mean(pieces()), m2(pieces()), count(s ? pieces() : shape.k0 * chunks(shape));
         job.part_mean = mean.data();
         job.part_m2 = m2.data();
         job.part_count = count.data();
@@ -226,7 +226,16 @@ struct Call {
             b.resize(pieces());
             job.part_a = a.data();
             job.part_b = b.data();
+            // With given statistics dx needs no sums, and is written in the same pass.
+            job.y = given && !mask ? dx : nullptr;
+            if (job.y)
+                for (int64_t k = 0; k < n; ++k) {
+                    const double r = rstd[k / J * shape.k2 + k % J / shape.r3];
+                    p.put(k, weight ? r * weights[k % J] : r);
+                }
+            job.p = p.memory.data();
             parts(kernels().span_sums[type], kernels().column_sums[type]);
+            job.y = job.y ? nullptr : dx;
         }
         for (int64_t g = 0; g < shape.groups(); ++g) {
             const double r = rstd[g], count = job.stats.count[g];
@@ -253,7 +262,7 @@ struct Call {
         job.q = q.memory.data();
         job.t = t.memory.data();
         job.s = s.memory.data();
-        whole(kernels().span_gradient[type], kernels().column_gradient[type]);
+        if (job.y) whole(kernels().span_gradient[type], kernels().column_gradient[type]);
         for (int64_t k = 0; on_rows && k < rows; ++k) {
             if (dweight) (*dweight)[k % shape.r1] += row_b[k];
             if (dbias) (*dbias)[k % shape.r1] += row_a[k];

@@ -134,7 +134,7 @@ template <class T> void span_apply(const Groups &job, int64_t begin, int64_t end
     }
 }
 
-// a = sum(dy), b = sum(dy * (x - hi)) of each span
+// a = sum(dy), b = sum(dy * (x - hi)) of each span; without a mask also dx = dy * p, if there is a place for it
 template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end) {
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
@@ -142,8 +142,10 @@ template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end)
     const int64_t n = job.shape.i, channels = job.shape.channels();
     for (int64_t span = begin; span < end; ++span) {
         const T *x = static_cast<const T *>(job.x) + span * n, *dy = static_cast<const T *>(job.dy) + span * n;
-        const C hi = one<C>(job.hi, span / channels / job.shape.r1 * channels + span % channels);
+        const int64_t k = span / channels / job.shape.r1 * channels + span % channels;
+        const C hi = one<C>(job.hi, k), p = job.y ? one<C>(job.p, k) : C(0);
         const bool *mask = job.mask ? job.mask + span / channels * n : nullptr;
+        T *dx = job.y ? static_cast<T *>(job.y) + span * n : nullptr;
         double sums[2];
         if (mask)
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
@@ -154,7 +156,9 @@ template <class T> void span_sums(const Groups &job, int64_t begin, int64_t end)
             });
         else
             reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-                V g = at.keep(at.load(dy + j));
+                V g = at.load(dy + j);
+                if (dx) at.store(dx + j, g * p);
+                g = at.keep(g);
                 acc[0] += g;
                 acc[1] = madd(g, at.keep(at.load(x + j) - hi), acc[1]);
             });
@@ -194,7 +198,7 @@ struct Piece {
     int64_t k0, chunk, row, last, from, width, part; // part: where its columns lie in part_*
 };
 NK_INLINE Piece piece_of(const Shape &s, int64_t task) {
-    const int64_t J = s.channels(), tiles = (J + TILE - 1) / TILE, pieces = chunks(s.r1), each = chunk_rows(s.r1);
+    const int64_t J = s.channels(), tiles = (J + TILE - 1) / TILE, pieces = chunks(s), each = chunk_rows(s);
     Piece p;
     p.from = task % tiles * TILE;
     p.width = least(TILE, J - p.from);
@@ -229,7 +233,7 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
     using C = typename Of<T>::C;
     using V = typename Vec<C>::V;
     const int64_t J = job.shape.channels();
-    C s[TILE], q[TILE];
+    C s[TILE], q[TILE], o[TILE];
     for (int64_t task = begin; task < end; ++task) {
         const Piece piece = piece_of(job.shape, task);
         const int64_t width = piece.width;
@@ -255,17 +259,18 @@ template <class T> void column_moments(const Groups &job, int64_t begin, int64_t
                         qj[u] = madd(d, d, qj[u]);
                     }
                 }
-                for (int u = 0; u < N; ++u) at.store(s + j + u * W, sj[u]), at.store(q + j + u * W, qj[u]);
+                for (int u = 0; u < N; ++u)
+                    at.store(s + j + u * W, sj[u]), at.store(q + j + u * W, qj[u]), at.store(o + j + u * W, origin[u]);
             });
             const double share = m / (seen + m), both = seen * share, per = 1.0 / m;
-            for (int64_t j = 0; j < width; ++j) {
-                const double rest = double(s[j]) * per, delta = double(widen(first[j])) + rest - mean[j];
-                mean[j] += delta * share;
-                m2[j] += (double(q[j]) - rest * s[j]) + delta * delta * both;
-            }
+            in_double(width, [&](auto at, int64_t j) NK_LAMBDA {
+                const auto sum = at(s + j), rest = sum * per, delta = at(o + j) + rest - at(mean + j);
+                at(mean + j, at(mean + j) + delta * share);
+                at(m2 + j, at(m2 + j) + (at(q + j) - rest * sum) + delta * delta * both);
+            });
             seen += m;
         }
-        job.part_count[piece.k0 * chunks(job.shape.r1) + piece.chunk] = seen;
+        job.part_count[piece.k0 * chunks(job.shape) + piece.chunk] = seen;
     }
 }
 
@@ -319,9 +324,9 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
         const int64_t width = piece.width;
         const T *x = static_cast<const T *>(job.x) + piece.from, *dy = static_cast<const T *>(job.dy) + piece.from;
         const C *hi = static_cast<const C *>(job.hi) + piece.k0 * J + piece.from;
+        const C *p = job.y ? static_cast<const C *>(job.p) + piece.k0 * J + piece.from : nullptr;
+        T *dx = static_cast<T *>(job.y) + piece.from;
         double *sum_a = job.part_a + piece.part, *sum_b = job.part_b + piece.part;
-        __builtin_memset(sum_a, 0, width * sizeof(double));
-        __builtin_memset(sum_b, 0, width * sizeof(double));
         for (int64_t row = piece.row; row < piece.last; row += BLOCK_ROWS) {
             int64_t rows[BLOCK_ROWS];
             const int m = valid_rows(job, piece, row, rows);
@@ -330,14 +335,19 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
                 w[r] = job.weight ? C(job.weight[rows[r] - piece.k0 * job.shape.r1]) : C(1);
             columns<C>(width, [&](auto at, auto how_many, int64_t j) NK_LAMBDA {
                 constexpr int N = how_many.value, W = LANES<C>;
-                V aj[N], bj[N], h[N];
+                V aj[N], bj[N], h[N], pj[N];
 #pragma GCC unroll 4
-                for (int u = 0; u < N; ++u) aj[u] = bj[u] = V{}, h[u] = at.load(hi + j + u * W);
+                for (int u = 0; u < N; ++u) {
+                    aj[u] = bj[u] = V{};
+                    h[u] = at.load(hi + j + u * W);
+                    pj[u] = p ? at.load(p + j + u * W) : V{};
+                }
                 for (int r = 0; r < m; ++r) {
                     const int64_t row = rows[r] * J + j;
 #pragma GCC unroll 4
                     for (int u = 0; u < N; ++u) {
                         V g = at.load(dy + row + u * W);
+                        if (p) at.store(dx + row + u * W, g * pj[u]);
                         if (job.weight_on_rows) g = g * w[r];
                         aj[u] += g;
                         bj[u] = madd(g, at.load(x + row + u * W) - h[u], bj[u]);
@@ -345,7 +355,8 @@ template <class T> void column_sums(const Groups &job, int64_t begin, int64_t en
                 }
                 for (int u = 0; u < N; ++u) at.store(a + j + u * W, aj[u]), at.store(b + j + u * W, bj[u]);
             });
-            for (int64_t j = 0; j < width; ++j) sum_a[j] += a[j], sum_b[j] += b[j];
+            add_up(sum_a, a, width, row == piece.row);
+            add_up(sum_b, b, width, row == piece.row);
         }
     }
 }

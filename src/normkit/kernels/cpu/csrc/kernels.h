@@ -86,7 +86,7 @@ struct Groups {
     Stats stats;
     // Scratch of a forward: moments of each span, or of each (chunk, column).
     double *part_mean, *part_m2, *part_count;
-    // Scratch of a backward: sums of dy and of dy * (x - hi) for the same; and of dy and dy * x_hat for each row
+    // Scratch of a backward: sums of dy and of dy * (x - hi) for the same, and dx = dy * p in passing if y is set; and of dy and dy * x_hat for each row
     // where the weight lies along r1.
     double *part_a, *part_b, *row_a, *row_b;
     // What a pass over the data applies to each channel of each k0, in the compute dtype:
@@ -96,14 +96,17 @@ struct Groups {
     const void *hi, *p, *q, *t, *s;
 };
 
-// How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads.
-constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048;
-inline int64_t chunk_rows(int64_t rows) {
-    int64_t each = (rows + CHUNKS - 1) / CHUNKS;
-    return each <= BLOCK_ROWS ? BLOCK_ROWS : (each + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
-}
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t chunks(int64_t rows) { return rows ? (rows + chunk_rows(rows) - 1) / chunk_rows(rows) : 0; }
+
+// How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads. A chunk is
+// a number of blocks, large enough to be worth a thread, and there are not many of them.
+constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048, GRAIN = 32768;
+inline int64_t chunk_rows(const Shape &s) {
+    const int64_t few = (s.r1 + CHUNKS - 1) / CHUNKS, large = s.channels() ? GRAIN / s.channels() : 0;
+    const int64_t rows = few > large ? few : large;
+    return rows <= BLOCK_ROWS ? BLOCK_ROWS : (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+}
+inline int64_t chunks(const Shape &s) { return s.r1 ? (s.r1 + chunk_rows(s) - 1) / chunk_rows(s) : 0; }
 
 using RowsForwardFn = void (*)(const RowsForward &, int64_t begin, int64_t end);
 using RowsBackwardFn = void (*)(const RowsBackward &, int64_t begin, int64_t end);

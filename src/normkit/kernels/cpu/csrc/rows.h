@@ -107,15 +107,28 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
     }
 }
 
+// body(at, j) for n numbers in double, of arrays in any dtype: at(p) reads, at(p, v) writes.
+struct Doubles {
+    template <class C> NK_INLINE vd operator()(const C *p) const {
+        typedef C part __attribute__((vector_size(LANES<double> * sizeof(C))));
+        return __builtin_convertvector(raw<part>(p), vd);
+    }
+    NK_INLINE void operator()(double *p, vd v) const { store(p, v); }
+};
+struct Double {
+    template <class C> NK_INLINE double operator()(const C *p) const { return *p; }
+    NK_INLINE void operator()(double *p, double v) const { *p = v; }
+};
+template <class Body> NK_INLINE void in_double(int64_t n, Body body) {
+    int64_t j = 0;
+    for (; j + LANES<double> <= n; j += LANES<double>) body(Doubles(), j);
+    for (; j < n; ++j) body(Double(), j);
+}
+
 // Sums of a block, to those of its chunk.
 template <class C> void add_up(double *to, const C *from, int64_t n, bool fresh) {
-    typedef C part __attribute__((vector_size(LANES<double> * sizeof(C))));
-    int64_t j = 0;
-    for (; j + LANES<double> <= n; j += LANES<double>) {
-        const vd v = __builtin_convertvector(raw<part>(from + j), vd);
-        store(to + j, fresh ? v : load(to + j) + v);
-    }
-    for (; j < n; ++j) to[j] = fresh ? double(from[j]) : to[j] + from[j];
+    if (fresh) in_double(n, [&](auto at, int64_t j) NK_LAMBDA { at(to + j, at(from + j)); });
+    else in_double(n, [&](auto at, int64_t j) NK_LAMBDA { at(to + j, at(to + j) + at(from + j)); });
 }
 
 // Sums of all chunks: columns [begin, end) of `count` rows.

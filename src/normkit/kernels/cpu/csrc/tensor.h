@@ -131,7 +131,6 @@ private:
 inline StableIValue returned(Tensor &&result) { return torch::stable::detail::from(result.release()); }
 
 // Run body(begin, end) over [0, n) in parallel where there is enough work: `each` numbers for each of n.
-constexpr int64_t GRAIN = 32768;
 template <class Body> void parallel(int64_t n, int64_t each, const Body &body) {
     if (n * each <= GRAIN || n <= 1) {
         if (n > 0) body(0, n);
