@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import call, cells, channels, figure, goals, machine, rows, table
+from benchmarks import call, cells, channels, figure, goals, machine, page, rows, table
 from benchmarks.compiling import fill_cache
 from benchmarks.timer import Budget
 
@@ -46,6 +46,8 @@ def main() -> None:
     drawing = args.figure or ROOT / ("docs/speed.svg" if whole else "build/bench.svg")
     _write(results, {"run": label, "machine": described}, measured)
     drawn = figure.draw(measured, drawing, f"{described['cpu']}, torch {described['torch']}", remark)
+    if whole:
+        page.write(ROOT / "docs/speed.md", described, measured)
     console.print(f"\n{label.capitalize()}{noise}")
     console.print(f"wrote {results}{f' and {drawing}' if drawn else ''}", soft_wrap=True)
 

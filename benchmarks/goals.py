@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.cells import DTYPES, Row
 
-__all__ = ["GOALS", "Goal", "Verdict", "check", "show"]
+__all__ = ["GOALS", "Goal", "Verdict", "check", "show", "where"]
 
 ROWS = ("LayerNorm", "RMSNorm")
 CHANNELS = ("GroupNorm", "InstanceNorm", "BatchNorm train", "BatchNorm eval")
@@ -51,6 +51,10 @@ class Goal:
         """The ratio that the bound is for, as it is printed."""
         ours, peer = row.us["ours"], row.us[self.peer]
         return round(peer / ours if self.rule == "at least" else ours / peer, 2)
+
+    @property
+    def shown(self) -> str:
+        return f"{'>=' if self.rule == 'at least' else '<='} {self.bound:g}"
 
     def met(self, number: float) -> bool:
         return number >= self.bound if self.rule == "at least" else number <= self.bound
@@ -115,15 +119,15 @@ def show(rows: list[Row], console: Console, remark: str = "") -> None:
     table.add_column("worst", width=6, justify="right")
     table.add_column("where", width=33, no_wrap=True)
     for v in check(rows):
-        sign = ">=" if v.goal.rule == "at least" else "<="
         word = "met" if v.met == v.cells else "[red]missed[/red]"
-        bound, met, worst = f"{sign} {v.goal.bound:g}", f"{v.met}/{v.cells}", f"{v.number:.2f}{v.worst.doubt}"
-        table.add_row(word, v.goal.text, bound, v.dtype, met, worst, _where(v))
+        met, worst = f"{v.met}/{v.cells}", f"{v.number:.2f}{v.worst.doubt}"
+        table.add_row(word, v.goal.text, v.goal.shown, v.dtype, met, worst, where(v))
     console.print()
     console.print(table)
 
 
-def _where(verdict: Verdict) -> str:
+def where(verdict: Verdict) -> str:
+    """The worst cell, in a few letters."""
     goal, row = verdict.goal, verdict.worst
     named = [row.op] if len(goal.ops) > 1 else []
     named += [row.way] if len(goal.ways) > 1 else []

@@ -32,7 +32,7 @@ def describe() -> dict[str, Any]:
         "onnxruntime": version("onnxruntime"),
         "normkit": normkit.__version__,
         "python": platform.python_version(),
-        "os": platform.platform(),
+        "os": f"{platform.system()} {platform.machine()}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -350,11 +350,12 @@ def instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
-    plain = axis == 1 and mask is None and out is None and use_input_stats and running_mean is running_var is None
-    if plain and cpu.takes_channels(input, weight, bias):
-        if input.numel() > input.shape[0] * input.shape[1]:
-            call = {"use_input_stats": True, "momentum": momentum, "weight": weight, "bias": bias, "eps": eps}
-            return cpu.instance_norm(input, running_mean=None, running_var=None, **call)
+    plain = (
+        axis == 1 and mask is None and out is None and use_input_stats and running_mean is running_var is None
+    )
+    if plain and cpu.takes_channels(input, weight, bias) and input.numel() > math.prod(input.shape[:2]):
+        call: dict[str, Any] = {"weight": weight, "bias": bias, "momentum": momentum, "eps": eps}
+        return cpu.instance_norm(input, running_mean=None, running_var=None, use_input_stats=True, **call)
     checks.floating("instance_norm", input)
     checks.running(
         "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"

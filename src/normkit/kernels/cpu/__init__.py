@@ -73,7 +73,7 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
 
 
 def takes_channels(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Is this a norm of the channels at axis 1 in which nothing needs a closer look? A call is mostly Python."""
+    """Is nothing about this norm of the channels at axis 1 in need of a closer look?"""
     if not library.is_plain(x) or library.MISSING is not None or x.ndim < 2 or x.dtype not in DTYPES:
         return False
     if not (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last))):
