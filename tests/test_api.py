@@ -13,9 +13,10 @@ import normkit as nk
 PACKAGE = Path(nk.__file__).parent
 
 NAMES = [
-    *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "GroupNorm"),
-    *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LayerNorm", "Norm", "NormkitError", "PowerNorm"),
-    *("RMSNorm", "ScaleNorm", "SyncBatchNorm", "__version__", "describe", "functional", "kernels", "swap"),
+    *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "Encoder", "GroupNorm"),
+    *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
+    *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
+    *("SyncBatchNorm", "__version__", "describe", "functional", "kernels", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -31,6 +32,12 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "InstanceNorm2d": BATCH,
     "InstanceNorm3d": BATCH,
     "LayerNorm": "normalized_shape eps elementwise_affine bias device dtype *axis",
+    "Encoder": "**options",
+    "LanguageModel": "**options",
+    "LanguageModel.generate": "self ids max_new_tokens *mask *stop *temperature *top_k *top_p *generator",
+    "Placement": "pre out post skip gate scale gain final inner dual",
+    "Residual": "fn dim placement norm *layer *depth *kind *dropout",
+    "Seq2Seq": "*encoder_depth **options",
     "Norm": "pattern eps *center *affine *bias *device *dtype **sizes",
     "PowerNorm": "num_features eps alpha_forward alpha_backward affine device dtype *axis",
     "RMSNorm": "normalized_shape eps elementwise_affine device dtype *axis *zero_centered_weight *multiply",
@@ -88,7 +95,19 @@ def test_every_layer_documents_formula_or_kin_shape_and_example(name):
 
 # What each part may import, besides itself: everything points down.
 LAYERS = [
-    *("__main__", "cli", "swapping", "probe", "norms", "functional", "conventions", "kernels", "pattern"),
+    *(
+        "__main__",
+        "cli",
+        "transformer",
+        "placement",
+        "swapping",
+        "probe",
+        "norms",
+        "functional",
+        "conventions",
+        "kernels",
+        "pattern",
+    ),
     *("checks", "errors", "_version"),
 ]
 

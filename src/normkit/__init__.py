@@ -2,7 +2,8 @@
 
 Every norm is the same operation; they differ only in which numbers share one mean. ``Norm`` takes that as a
 pattern, the named layers are drop-in for ``torch.nn``, ``functional`` holds them all as functions, and
-``swap`` puts them into a model that exists.
+``swap`` puts them into a model that exists. ``Placement`` says where a norm stands, and ``Encoder``,
+``LanguageModel`` and ``Seq2Seq`` are built on it.
 """
 
 import importlib
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
         SyncBatchNorm,
     )
     from normkit.pattern import describe
+    from normkit.placement import Placement, Residual
     from normkit.swapping import swap
+    from normkit.transformer import Encoder, LanguageModel, Seq2Seq
 
 __all__ = [
     "AdaNorm",
@@ -39,16 +42,21 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "DyT",
+    "Encoder",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "LanguageModel",
     "LayerNorm",
     "Norm",
     "NormkitError",
+    "Placement",
     "PowerNorm",
     "RMSNorm",
+    "Residual",
     "ScaleNorm",
+    "Seq2Seq",
     "SyncBatchNorm",
     "__version__",
     "describe",
@@ -59,8 +67,29 @@ __all__ = [
 
 # Where a name lives, unless it is a layer, in norms. It is looked up when it is first used: `normkit --help`
 # need not wait for torch.
-_HOMES = {"NormkitError": "errors", "describe": "pattern", "swap": "swapping"}
-_PARTS = ("checks", "conventions", "errors", "functional", "kernels", "norms", "pattern", "probe", "swapping")
+_HOMES = {
+    "Encoder": "transformer",
+    "LanguageModel": "transformer",
+    "NormkitError": "errors",
+    "Placement": "placement",
+    "Residual": "placement",
+    "Seq2Seq": "transformer",
+    "describe": "pattern",
+    "swap": "swapping",
+}
+_PARTS = (
+    "checks",
+    "conventions",
+    "errors",
+    "functional",
+    "kernels",
+    "norms",
+    "pattern",
+    "placement",
+    "probe",
+    "swapping",
+    "transformer",
+)
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 

@@ -1,0 +1,292 @@
+"""The three Transformers: an encoder, a language model, and the encoder-decoder of 2017."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normkit.placement import sides
+from normkit.transformer.cache import Cache
+from normkit.transformer.config import Config, configure
+from normkit.transformer.embedding import Embedding
+from normkit.transformer.from_hf import convert
+from normkit.transformer.generation import Sampling, continue_with
+from normkit.transformer.positions import token_positions
+from normkit.transformer.stack import Stack
+
+__all__ = ["Encoder", "LanguageModel", "Seq2Seq"]
+
+
+class Encoder(nn.Module):
+    """Every token sees every other.
+
+    Shape: ids (B, T) -> (B, T, dim).
+
+    Args:
+        options: those of :class:`normkit.transformer.Config`: vocab, dim, depth, heads, placement, norm, ...
+
+    Example:
+        >>> model = Encoder(vocab=100, dim=32, depth=2, heads=4, placement="post")
+        >>> model(torch.randint(100, (2, 7))).shape
+        torch.Size([2, 7, 32])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.config = config = configure(options)
+        self.embedding = Embedding(config)
+        self.stack = Stack(config, config.placement, causal=False)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """
+        Args:
+            mask: True for real tokens, (B, T).
+            segments: several sequences packed into a row: a number each, (B, T).
+            types: which of ``token_types`` each token is.
+        """
+        self.embedding.check(ids, mask)
+        positions = token_positions(ids.shape[1], 0, mask, segments, ids.device)
+        x = self.embedding(ids, positions, types, mask)
+        return self.stack(x, mask=mask, positions=positions, segments=segments)
+
+    @classmethod
+    def from_hf(cls, model: nn.Module) -> Encoder:
+        """An Encoder with the weights of a loaded Hugging Face model: BERT. What is above it is left out."""
+        made: Encoder = convert(model, "Encoder", cls)
+        return made
+
+
+class LanguageModel(nn.Module):
+    """Every token sees those before it; the output scores the next one.
+
+    Shape: ids (B, T) -> logits (B, T, vocab).
+
+    Args:
+        options: those of :class:`normkit.transformer.Config`.
+
+    Example:
+        >>> model = LanguageModel(vocab=100, dim=32, depth=2, heads=4, norm="rms", activation="swiglu")
+        >>> model(torch.randint(100, (2, 7))).shape
+        torch.Size([2, 7, 100])
+        >>> model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4).shape
+        torch.Size([1, 7])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.config = config = configure(options)
+        self.embedding = Embedding(config)
+        self.stack = Stack(config, config.placement, causal=True)
+        self.head = _head(config, self.embedding)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """
+        Args:
+            mask: True for real tokens, (B, T); with a cache, for all tokens so far.
+            segments: several sequences packed into a row: a number each, (B, T).
+            cache: from :meth:`cache`; ``ids`` are the tokens that are not in it yet.
+        """
+        logits: Tensor = self.head(self.hidden(ids, mask=mask, segments=segments, cache=cache))
+        return logits
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """What the output projection reads."""
+        past = 0 if cache is None else cache.length
+        self.embedding.check(ids, mask, past)
+        positions = token_positions(ids.shape[1], past, mask, segments, ids.device)
+        x = self.embedding(ids, positions, mask=None if mask is None else mask[:, past:])
+        return self.stack(x, mask=mask, positions=positions, segments=segments, cache=cache)
+
+    def loss(self, ids: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy of each token after the first, given those before it, in nats.
+
+        Padding and the first token of a segment are not predicted.
+        """
+        logits = self(ids, mask=mask, segments=segments)[:, :-1]
+        targets = ids[:, 1:]
+        real = None if mask is None else mask[:, 1:] & mask[:, :-1]
+        if segments is not None:
+            same = segments[:, 1:] == segments[:, :-1]
+            real = same if real is None else real & same
+        if real is not None:
+            targets = targets.masked_fill(~real, -100)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    @classmethod
+    def from_hf(cls, model: nn.Module) -> LanguageModel:
+        """A LanguageModel with the weights of a loaded Hugging Face model: GPT-2, Llama (SmolLM), Qwen3."""
+        made: LanguageModel = convert(model, "LanguageModel", cls)
+        return made
+
+    def cache(self, batch: int, context: int | None = None) -> Cache:
+        """Memory for the keys and values of a batch."""
+        return _cache(self.config, self.head.weight, batch, context)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        ids: Tensor,
+        max_new_tokens: int,
+        *,
+        mask: Tensor | None = None,
+        stop: int | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The prompt and its continuation, (B, T + max_new_tokens) or shorter if all rows have stopped.
+
+        Args:
+            mask: True for real tokens of the prompts; shorter ones are padded on the left.
+            stop: a token that ends a row; what follows it is filled with it.
+            temperature: 0 takes the likeliest token; 1 draws as the model says.
+            top_k: draw among the k likeliest.
+            top_p: draw among the likeliest that together have this probability.
+        """
+        self.embedding.check(ids, mask)
+        sampling = Sampling(temperature, top_k, top_p, generator)
+        cache = self.cache(ids.shape[0], ids.shape[1] + max_new_tokens)
+
+        def step(new: Tensor, seen: Tensor | None) -> Tensor:
+            last: Tensor = self.head(self.hidden(new, mask=seen, cache=cache)[:, -1])
+            return last
+
+        return continue_with(step, ids, max_new_tokens, mask, stop, sampling, self.config.context, self)
+
+
+class Seq2Seq(nn.Module):
+    """An encoder reads the source; a decoder writes the target, and reads the source and what it has written.
+
+    Shape: source (B, S), target (B, T) -> logits (B, T, vocab). Both share one vocabulary, and one embedding.
+
+    Args:
+        encoder_depth: layers of the encoder; ``depth`` if left out.
+        options: those of :class:`normkit.transformer.Config`, for both.
+
+    Example:
+        >>> model = Seq2Seq(vocab=100, dim=32, depth=2, heads=4, placement="post", positions="sinusoidal")
+        >>> model(torch.randint(100, (2, 7)), torch.randint(100, (2, 5))).shape
+        torch.Size([2, 5, 100])
+
+    Reference: Vaswani et al. 2017, arXiv:1706.03762.
+    """
+
+    def __init__(self, *, encoder_depth: int | None = None, **options: Any) -> None:
+        super().__init__()
+        self.config = config = configure(options)
+        depth = encoder_depth or config.depth
+        reads, writes = sides(config.placement, depth, config.depth)
+        self.embedding = Embedding(config)
+        self.encoder = Stack(configure({**options, "depth": depth}), reads, causal=False)
+        self.decoder = Stack(config, writes, causal=True, crosses=True)
+        self.head = _head(config, self.embedding)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The masks are True for real tokens."""
+        memory = self.encode(source, mask=source_mask)
+        logits: Tensor = self.head(self._decode(target, memory, source_mask, target_mask, None))
+        return logits
+
+    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """What the decoder reads from."""
+        self.embedding.check(source, mask)
+        positions = token_positions(source.shape[1], 0, mask, None, source.device)
+        x = self.embedding(source, positions, mask=mask)
+        return self.encoder(x, mask=mask, positions=positions)
+
+    def _decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source_mask: Tensor | None,
+        target_mask: Tensor | None,
+        cache: Cache | None,
+    ) -> Tensor:
+        past = 0 if cache is None else cache.length
+        self.embedding.check(target, target_mask, past)
+        positions = token_positions(target.shape[1], past, target_mask, None, target.device)
+        new = None if target_mask is None else target_mask[:, past:]
+        x = self.embedding(target, positions, mask=new)
+        reading: dict[str, Any] = {"mask": target_mask, "positions": positions, "cache": cache}
+        return self.decoder(x, memory=memory, memory_mask=source_mask, **reading)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        source: Tensor,
+        start: Tensor,
+        max_new_tokens: int,
+        *,
+        source_mask: Tensor | None = None,
+        stop: int | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """``start``, (B, T), and its continuation; the rest as in :meth:`LanguageModel.generate`."""
+        self.embedding.check(start)
+        sampling = Sampling(temperature, top_k, top_p, generator)
+        training = self.training
+        self.eval()
+        memory = self.encode(source, mask=source_mask)
+        self.train(training)
+        cache = _cache(self.config, self.head.weight, start.shape[0], start.shape[1] + max_new_tokens)
+
+        def step(new: Tensor, seen: Tensor | None) -> Tensor:
+            last: Tensor = self.head(self._decode(new, memory, source_mask, seen, cache)[:, -1])
+            return last
+
+        return continue_with(step, start, max_new_tokens, None, stop, sampling, self.config.context, self)
+
+
+def _head(config: Config, embedding: Embedding) -> nn.Linear:
+    head = nn.Linear(config.dim, config.vocab, bias=False)
+    if config.tied:
+        head.weight = embedding.token.weight
+    else:
+        nn.init.normal_(head.weight, std=config.dim**-0.5)
+    return head
+
+
+def _cache(config: Config, like: Tensor, batch: int, context: int | None) -> Cache:
+    sizes = (
+        config.depth,
+        batch,
+        config.key_heads,
+        min(context or config.context, config.context),
+        config.size,
+    )
+    return Cache(*sizes, dtype=like.dtype, device=like.device)
