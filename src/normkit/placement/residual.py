@@ -36,8 +36,8 @@ class Residual(nn.Module):
 
         x <- post( skip · x + gate · out( F( scale · pre(x) ) ) )
 
-    Shape: (..., dim) -> the same. A tensor gives a tensor. A :class:`Stream` gives a Stream, whose residual add
-    is done together with the next norm.
+    Shape: (..., dim) -> the same. A tensor gives a tensor. A :class:`Stream` gives a Stream, whose residual
+    add is done together with the next norm.
 
     Args:
         fn: the sublayer, called with the tensor and whatever else ``forward`` gets.
@@ -87,8 +87,8 @@ class Residual(nn.Module):
         self.takes_mask = "mask" in inspect.signature(fn.forward).parameters
 
     def forward(self, stream: Tensor | Stream, *args: Any, mask: Tensor | None = None, **kwargs: Any) -> Any:
-        """``mask`` marks real tokens, for norms whose statistics go across them; a sublayer that takes one gets
-        it too, and all the rest."""
+        """``mask`` marks real tokens, for norms whose statistics go across them; a sublayer that takes one
+        gets it too, and all the rest."""
         if not isinstance(stream, Stream):
             if self.placement.dual:
                 raise refusal(

@@ -46,7 +46,9 @@ def _mix(layer: int, depth: int, kind: str) -> Placement:
 
 
 def _hybrid(layer: int, depth: int, kind: str) -> Placement:
-    return Placement() if kind == "feed_forward" else Placement(post=True, inner=("qkv",))
+    if kind == "feed_forward":
+        return Placement(final=True)  # the norm after attention serves both; the last sum has none
+    return Placement(post=True, inner=("qkv",))
 
 
 def _normformer(layer: int, depth: int, kind: str) -> Placement:

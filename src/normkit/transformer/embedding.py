@@ -18,8 +18,8 @@ __all__ = ["Embedding"]
 class Embedding(nn.Module):
     """The sum of what is known of a token: which one it is, where it stands, of which type it is.
 
-    Shape: (B, T) whole numbers -> (B, T, dim). Sinusoids are as large as the embedding, which is therefore scaled by
-    sqrt(dim), as in Vaswani et al. 2017.
+    Shape: (B, T) whole numbers -> (B, T, dim). With sinusoids the embedding is scaled by sqrt(dim), as in
+    Vaswani et al. 2017.
     """
 
     waves: Tensor | None

@@ -30,8 +30,8 @@ ACTIVATIONS = {
 class Family:
     """How to read one family of models.
 
-    ``names``: ours -> theirs, several where theirs are parts of ours; ``{}`` is the layer. ``unlike`` gives settings
-    that change what is computed and that we do not have: (what it is, whether this config has it).
+    ``names``: ours -> theirs, several where theirs are parts of ours; ``{}`` is the layer. ``unlike``:
+    settings that change what is computed and that we do not have, and whether this config has them.
     """
 
     model: str  # which of ours
@@ -69,7 +69,7 @@ def _llama(c: Any) -> dict[str, Any]:
         "norm": "rms_after_cast",
         "eps": c.rms_norm_eps,
         "activation": "swiglu",
-        "rope_theta": float(_rope(c).get("rope_theta") or getattr(c, "rope_theta", 10000.0)),
+        "rope_theta": float(_rope(c).get("rope_theta", getattr(c, "rope_theta", 10000.0))),
         "bias": False,
         "qk_norm": c.model_type == "qwen3",
         "tied": bool(c.tie_word_embeddings),
