@@ -24,6 +24,8 @@ CLAIMS = [
     "sync_batch_norm_of_a_subgroup_ignores_the_others",
     "ddp_trains_like_one_process",
     "fsdp2_trains_like_one_process",
+    "a_language_model_trains_with_ddp",
+    "a_language_model_trains_with_fsdp2",
     "dtensor_shards_batch_and_sequence",
     "dtensor_shards_the_batch_of_images",
     "sequence_parallel_style_takes_our_layers",

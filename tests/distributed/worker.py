@@ -210,6 +210,49 @@ def fsdp2_trains_like_one_process():
     torch.testing.assert_close(losses / 2, expected, **CLOSE)
 
 
+def language_model(placement):
+    torch.manual_seed(5)
+    sizes = {"vocab": 30, "dim": 16, "depth": 3, "heads": 2, "context": 16}
+    return nk.LanguageModel(**sizes, placement=placement, norm="rms").double()
+
+
+def train_on_text(model, ids):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        logits = model(ids)[:, :-1]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def same_training(wrap):
+    ids = torch.randint(30, (4, 12), generator=torch.Generator().manual_seed(1))
+    mine = ids[2 * dist.get_rank() :][:2]
+    for placement in ("pre", "deepnorm", "dual", "layerscale"):
+        expected = train_on_text(language_model(placement), ids)
+        losses = train_on_text(wrap(language_model(placement)), mine)
+        dist.all_reduce(losses)
+        torch.testing.assert_close(losses / 2, expected, **CLOSE)
+
+
+def a_language_model_trains_with_ddp():
+    same_training(DistributedDataParallel)
+
+
+def a_language_model_trains_with_fsdp2():
+    def wrap(model):
+        mesh = init_device_mesh("cpu", (2,))
+        for block in model.stack.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    same_training(wrap)
+
+
 def same_when_sharded(layer, shape, dim):
     """Output, gradients and buffers of a layer on a DTensor, against the layer on the whole tensor."""
     layer = layer.double()

@@ -146,9 +146,7 @@ PAPERS = {
     "peri": peri,
     "output": output,
     "deepnorm": lambda layers, x: post(layers, x, (2 * DEPTH) ** 0.25),
-    "admin": lambda layers, x: post(
-        layers, x, math.sqrt((2 * DEPTH + 1) / math.log(2 * DEPTH + 1) - 1)
-    ),
+    "admin": lambda layers, x: post(layers, x, math.sqrt((2 * DEPTH + 1) / math.log(2 * DEPTH + 1) - 1)),
     "subln": pre,
     "lns": lambda layers, x: pre(layers, x, lambda layer: 1 / math.sqrt(layer)),
     "mix": mix,

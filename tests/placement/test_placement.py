@@ -41,7 +41,9 @@ def test_a_placement_is_a_frozen_value():
 
 
 def test_numbers_may_depend_on_the_place():
-    rule = Placement(skip=By("l/L", lambda layer, depth: layer / depth), gate=Learned(lambda layer, depth: layer))
+    rule = Placement(
+        skip=By("l/L", lambda layer, depth: layer / depth), gate=Learned(lambda layer, depth: layer)
+    )
     at = rule.at(3, 4)
     assert (at.skip, at.gate) == (0.75, Learned(3.0))
     block = Residual(nn.Linear(4, 4), 4, rule, layer=3, depth=4)

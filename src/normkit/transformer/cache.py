@@ -35,6 +35,12 @@ class Cache:
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store those of new tokens, and return all. ``advance`` moves on when the last layer is done."""
+        if key.requires_grad:
+            raise refusal(
+                "A cache got keys that record a gradient.",
+                expected="inference: what is in a cache gets no gradient",
+                fix="call the model under torch.no_grad(), or without a cache.",
+            )
         end = self.length + key.shape[-2]
         if end > self.context:
             raise refusal(
