@@ -6,12 +6,15 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test check bench format wheel sanitize aarch64 clean
+.PHONY: help demo tour test check bench format wheel sanitize aarch64 clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/'
 
-demo: $(READY) ## set up, then a short tour of the family on real numbers
+demo: $(READY) ## set up, then train a small language model for a minute and let it write
+	@$(BIN)/python examples/train.py $(ARGS)
+
+tour: $(READY) ## a short tour of the norms on real numbers
 	@$(BIN)/python examples/tour.py
 
 test: $(READY) ## set up, then all tests and doctests

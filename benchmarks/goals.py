@@ -14,6 +14,7 @@ __all__ = ["GOALS", "Goal", "Verdict", "check", "show", "where"]
 
 ROWS = ("LayerNorm", "RMSNorm")
 CHANNELS = ("GroupNorm", "InstanceNorm", "BatchNorm train", "BatchNorm eval")
+MODELS = ("LM, LayerNorm", "LM, RMSNorm")
 LARGE = 4096 * 768  # values
 FRESH = ("forward", "backward", "add")
 READY = ("forward out=", "add out=")
@@ -78,6 +79,10 @@ GOALS = [
     Goal("channels over torch", CHANNELS, FRESH, "eager", "at least", 1, layout="contiguous"),
     Goal("channels over torch, cl", CHANNELS, FRESH, "eager", "at least", 1, layout="channels_last"),
     Goal("channels over torch.compile", CHANNELS, FRESH, "compile", "at least", 1),
+    Goal("training step over torch", MODELS, ("training step",), "eager", "at least", 1),
+    Goal("training step over Hugging Face", MODELS, ("training step",), "hf", "at least", 1),
+    Goal("training step over x-transformers", MODELS, ("training step",), "x", "at least", 1),
+    Goal("decoding over Hugging Face", MODELS, ("decoding",), "hf", "at least", 2),
     Goal("one call, no grad", ROWS[:1], ("no grad",), "eager", "at most", 1),
     Goal("one call, with grad", ROWS[:1], ("with grad",), "eager", "at most", 1.5),
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
+from collections.abc import Callable
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +17,7 @@ import torch
 import normkit
 from normkit.kernels.cpu.library import isa
 
-__all__ = ["BUSY", "Clock", "describe"]
+__all__ = ["BUSY", "Clock", "describe", "peak_memory"]
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 BUSY = 0.05  # a larger share of the processors in the hands of others spoils a measurement
@@ -35,6 +38,24 @@ def describe() -> dict[str, Any]:
         "os": f"{platform.system()} {platform.machine()}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def peak_memory(call: Callable[[], object]) -> float:
+    """Megabytes that a call needs above what was there before; Linux counts them. Else not a number."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not reset.exists():
+        return float("nan")
+
+    def read(name: str) -> float:
+        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+        return int(line.split()[1]) / 1024
+
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what malloc keeps would hide what is asked for
+    before = read("VmRSS")
+    reset.write_text("5")
+    call()
+    return round(read("VmHWM") - before, 1)
 
 
 class Clock:

@@ -33,7 +33,12 @@ def write(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
         "## Goals\n\n`>=`: the peer takes at least that many times as long; `<=`: ours takes at most.",
         _grid(("", "goal", "bound", "dtype", "met in", "worst", "where"), _goals(rows)),
         "## Every cell\n\nMicroseconds of ours; of each peer, the ratio.",
-        _grid(("norm", "way", "input", "dtype", "threads", "ours, µs", *PEERS), _cells(rows)),
+        _grid(("norm", "way", "input", "dtype", "threads", "ours, µs", *PEERS[:4]), _cells(rows)),
+        "## Transformers\n\nA training step is forward, loss, backward; decoding is 96 tokens with a cache.",
+        _grid(
+            ("model", "way", "dim x depth x batch x length", "ours, ms", *PEERS[1:2], *PEERS[4:]),
+            _models(rows),
+        ),
     ]
     path.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n")
 
@@ -43,7 +48,7 @@ def _plain(value: Any) -> str:
 
 
 def _summary(rows: list[Row]) -> Iterable[tuple[str, ...]]:
-    kinds = dict.fromkeys((row.op, row.way, row.dtype) for row in rows if row.family != "call")
+    kinds = dict.fromkeys((r.op, r.way, r.dtype) for r in rows if r.family in ("rows", "channels"))
     for op, way, dtype in kinds:
         own = [row for row in rows if (row.op, row.way, row.dtype) == (op, way, dtype)]
         yield op, way, dtype, str(len(own)), *(_range(own, peer) for peer in ("eager", "compile", "onnx"))
@@ -61,9 +66,19 @@ def _goals(rows: list[Row]) -> Iterable[tuple[str, ...]]:
         yield word, v.goal.text, v.goal.shown, v.dtype, f"{v.met}/{v.cells}", worst, goals.where(v)
 
 
+def _models(rows: list[Row]) -> Iterable[tuple[str, ...]]:
+    for row in (row for row in rows if row.family == "models"):
+        peers = ("eager", "hf", "x")
+        shown = ("" if (ratio := row.ratio(peer)) is None else f"{ratio:.2f}" for peer in peers)
+        yield row.op, row.way, row.place, f"{row.us['ours'] / 1e3:.0f}{row.doubt}", *shown
+        if row.peak is not None:
+            memory = (f"{row.peak[peer]:.0f} MB" if peer in row.peak else "" for peer in ("ours", *peers))
+            yield "", "peak memory", "", *memory
+
+
 def _cells(rows: list[Row]) -> Iterable[tuple[str, ...]]:
-    for row in rows:
-        ratios = (row.ratio(peer) for peer in PEERS)
+    for row in (row for row in rows if row.family != "models"):
+        ratios = (row.ratio(peer) for peer in PEERS[:4])
         shown = ("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
         time = f"{row.us['ours']:,.1f}{row.doubt}"
         yield row.op, row.way, row.place, row.dtype, str(row.threads), time, *shown

@@ -10,7 +10,14 @@ from benchmarks.cells import PEERS, Row
 
 __all__ = ["show"]
 
-NAMES = {"copy_": "copy_", "eager": "torch", "compile": "torch.compile", "onnx": "ONNX Runtime"}
+NAMES = {
+    "copy_": "copy_",
+    "eager": "torch",
+    "compile": "torch.compile",
+    "onnx": "ONNX Runtime",
+    "hf": "Hugging Face",
+    "x": "x-transformers",
+}
 LEGEND = """Each cell: the time of one call (low quartile), and that time divided by ours.
 Above 1 ours is faster. [red]![/red] ours is slower. ? others used the processors meanwhile: do not trust it.
 copy_ into a ready buffer shows what memory allows. out=: ours writes into a ready buffer, too;
@@ -31,11 +38,14 @@ def _table(title: str, rows: list[Row]) -> Table:
     table.add_column("dtype", width=5)
     table.add_column("threads", width=7, justify="right")
     table.add_column("ours", width=8, justify="right")
-    for peer in PEERS:
+    peers = [peer for peer in PEERS if any(peer in row.us for row in rows)]
+    for peer in peers:
         table.add_column(NAMES[peer], width=14, justify="right", no_wrap=True)
     for row in rows:
-        cells = [_cell(row, peer) for peer in PEERS]
+        cells = [_cell(row, peer) for peer in peers]
         table.add_row(row.place, row.dtype, str(row.threads), _time(row.us["ours"]) + row.doubt, *cells)
+        if row.peak is not None:
+            table.add_row("  peak memory", "", "", *(f"{row.peak[name]:.0f} MB" for name in ("ours", *peers)))
     return table
 
 

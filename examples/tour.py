@@ -1,4 +1,4 @@
-"""A short tour of the family on real numbers: run it with ``make demo``, or ``python examples/tour.py``."""
+"""A short tour of the family on real numbers: run it with ``make tour``, or ``python examples/tour.py``."""
 
 import torch
 from torch import nn

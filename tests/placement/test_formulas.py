@@ -24,7 +24,7 @@ def sublayer(inner, kind):
 
 
 def stack(name):
-    """Attention and feed-forward, DEPTH times; every parameter is drawn anew, so that none hides at 1 or 0."""
+    """Attention and feed-forward, DEPTH times; every parameter is drawn anew: none hides at 1 or 0."""
     torch.manual_seed(3)
     layers = nn.ModuleList()
     for layer in range(1, DEPTH + 1):
@@ -40,7 +40,7 @@ def stack(name):
 
 
 def attention(fn, x):
-    """Written out: heads, scores, softmax. With a norm of q, k, v, a scale a head, a norm before the output."""
+    """Written out: heads, scores, softmax; norms of q, k, v, a scale a head, a norm before the output."""
     b, t, _ = x.shape
     q, k, v = (p.reshape(b, t, HEADS, -1).transpose(1, 2) for p in fn.qkv(x).chunk(3, -1))
     if fn.value_norm is not None:
@@ -93,10 +93,8 @@ def output(layers, x):
 
 def mix(layers, x):
     for k, r in enumerate(layers[:-1]):
-        if k // 2 < DEPTH // 4:
-            x = norm(r.post, x + sub(r, x))
-        else:
-            x = x + sub(r, norm(r.pre, x))
+        early = k // 2 < DEPTH // 4
+        x = norm(r.post, x + sub(r, x)) if early else x + sub(r, norm(r.pre, x))
     return norm(layers[-1].norm, x)
 
 

@@ -38,7 +38,7 @@ def changed(ids, place):
     return other
 
 
-# ---- causality ------------------------------------------------------------------------------------------------
+# ---- causality -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch", "power", "scale", "dyt", "none"])
@@ -68,7 +68,7 @@ def test_an_encoder_sees_everything():
     assert not torch.equal(model(ids)[:, :5], model(changed(ids, 5))[:, :5])
 
 
-# ---- padding and packing --------------------------------------------------------------------------------------
+# ---- padding and packing -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
@@ -112,7 +112,7 @@ def test_the_loss_leaves_out_padding_and_the_first_token_of_a_segment():
     torch.testing.assert_close(model.loss(padded, mask=mask), model.loss(first))
 
 
-# ---- cache and generation -------------------------------------------------------------------------------------
+# ---- cache and generation ------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -189,7 +189,7 @@ def test_seq2seq_generates_what_it_scores_highest():
     torch.testing.assert_close(model(source, target, source_mask=mask)[1:], alone)
 
 
-# ---- how it is computed ---------------------------------------------------------------------------------------
+# ---- how it is computed --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("placement", "fused"), [("pre", 8), ("post", 8), ("peri", 8), ("deepnorm", 8)])
@@ -237,7 +237,7 @@ def test_the_names_of_weights_are_frozen():
     assert sorted(language_model(depth=1).state_dict()) == KEYS.split()
 
 
-# ---- mistakes -------------------------------------------------------------------------------------------------
+# ---- mistakes ------------------------------------------------------------------------------------
 
 MODEL = nk.LanguageModel(**SIZES)
 BAD = {
@@ -279,3 +279,46 @@ def test_a_mistake_is_named(name):
     with pytest.raises(NormkitError) as error:
         call()
     assert text in str(error.value)
+
+
+# ---- files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["plain", "swiglu", "untied", "qk_norm"])
+def test_a_model_comes_back_from_its_file(name, dtype, tmp_path):
+    model = language_model(**OPTIONS[name]).to(dtype)
+    model.save(tmp_path / "model.safetensors")
+    again = nk.LanguageModel.load(tmp_path / "model.safetensors").eval()
+    assert again.config == model.config
+    assert torch.equal(again(tokens()), model(tokens()))
+    assert (again.head.weight is again.embedding.token.weight) == model.config.tied
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_an_encoder_and_a_seq2seq_come_back_too(tmp_path):
+    for model, call in (
+        (nk.Encoder(**SIZES), lambda m: m(tokens())),
+        (nk.Seq2Seq(**SIZES, encoder_depth=2), lambda m: m(tokens(), tokens())),
+    ):
+        model.save(tmp_path / "model.safetensors")
+        assert torch.equal(call(type(model).load(tmp_path / "model.safetensors")), call(model))
+
+
+def test_a_file_that_is_not_ours_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(NormkitError, match="cannot be read"):
+        nk.Encoder.load(path)
+    path.write_bytes(b"half a file")
+    with pytest.raises(NormkitError, match="cannot be read"):
+        nk.Encoder.load(path)
+    MODEL.save(path)
+    with pytest.raises(NormkitError, match="holds a LanguageModel"):
+        nk.Encoder.load(path)
+    before = path.read_bytes()
+    odd = nk.LanguageModel(**SIZES, placement=nk.Placement(pre=True))
+    with pytest.raises(NormkitError, match="no name"):
+        odd.save(path)
+    with pytest.raises(NormkitError, match="cannot be written"):
+        MODEL.save(tmp_path / "nowhere" / "model.safetensors")
+    assert path.read_bytes() == before

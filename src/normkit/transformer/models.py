@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normkit.placement import sides
+from normkit.transformer import storage
 from normkit.transformer.cache import Cache
 from normkit.transformer.config import Config, configure
 from normkit.transformer.embedding import Embedding
@@ -17,10 +19,34 @@ from normkit.transformer.generation import Sampling, continue_with
 from normkit.transformer.positions import token_positions
 from normkit.transformer.stack import Stack
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["Encoder", "LanguageModel", "Seq2Seq"]
 
 
-class Encoder(nn.Module):
+class _Model(nn.Module):
+    """What the three have in common: a description, and a file."""
+
+    config: Config
+
+    @property
+    def more_options(self) -> dict[str, Any]:
+        """Those that are not in ``config``."""
+        return {}
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one safetensors file, description included."""
+        storage.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The model that :meth:`save` has written."""
+        loaded: Self = storage.load(cls, path)
+        return loaded
+
+
+class Encoder(_Model):
     """Every token sees every other.
 
     Shape: ids (B, T) -> (B, T, dim).
@@ -66,7 +92,7 @@ class Encoder(nn.Module):
         return made
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(_Model):
     """Every token sees those before it; the output scores the next one.
 
     Shape: ids (B, T) -> logits (B, T, vocab).
@@ -179,7 +205,7 @@ class LanguageModel(nn.Module):
         return continue_with(step, ids, max_new_tokens, mask, stop, sampling, self.config.context, self)
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(_Model):
     """An encoder reads the source; a decoder writes the target, and reads the source and what it has written.
 
     Shape: source (B, S), target (B, T) -> logits (B, T, vocab). Both share one vocabulary, and one embedding.
@@ -218,6 +244,10 @@ class Seq2Seq(nn.Module):
         memory = self.encode(source, mask=source_mask)
         logits: Tensor = self.head(self._decode(target, memory, source_mask, target_mask, None))
         return logits
+
+    @property
+    def more_options(self) -> dict[str, Any]:
+        return {"encoder_depth": len(self.encoder.blocks)}
 
     def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """What the decoder reads from."""

@@ -55,7 +55,7 @@ class Rotary(nn.Module):
 def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     """x of shape (B, heads, T, size)."""
     cos, sin = angles
-    return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
 
 
 def sinusoids(context: int, dim: int) -> Tensor:
