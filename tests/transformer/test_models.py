@@ -251,6 +251,7 @@ BAD = {
     "an unknown position": (lambda: nk.Encoder(vocab=9, positions="rotry"), "did you mean 'rotary'"),
     "an unknown placement": (lambda: nk.Encoder(vocab=9, placement="deepnrm"), "did you mean 'deepnorm'"),
     "an unknown norm": (lambda: nk.Encoder(vocab=9, norm="batchnorm"), "did you mean 'batch'"),
+    "an eps for tanh": (lambda: nk.Encoder(vocab=9, norm="dyt", eps=1e-6), "a norm that has one"),
     "all dropped": (lambda: nk.Encoder(vocab=9, dropout=1.0), "below 1"),
     "a token out of range": (lambda: MODEL(torch.tensor([[3, 50]])), "got token 50"),
     "a token below 0": (lambda: MODEL(torch.tensor([[3, -1]])), "got token -1"),

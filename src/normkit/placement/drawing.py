@@ -11,7 +11,7 @@ from normkit.placement.table import PLACEMENTS, Anywhere, placement_at
 __all__ = ["Drawing", "draw"]
 
 INK, STREAM, NORM, SUBLAYER, NUMBER = "#374151", "#1d4ed8", "#fde68a", "#e5e7eb", "#ffffff"
-TOP, BRANCH, STEP, HEIGHT = 46, 112, 62, 30
+TOP, BRANCH, GAP, HEIGHT = 46, 112, 24, 30
 
 
 class Drawing(str):
@@ -37,16 +37,20 @@ def draw(where: Anywhere, *, layer: int = 1, depth: int = 12, kind: str = "atten
     boxes = [("N", NORM)] * rule.pre + _number(rule.scale) + [("F", SUBLAYER)]
     boxes += [("N", NORM)] * rule.out + _number(rule.gate)
     skip, post = _number(rule.skip), rule.post
-    start, first = 40, 84
-    plus = first + max(len(boxes), 1) * STEP + 16
-    end = plus + 44 + STEP * post
+    start, split, at = 40, 62, 62 + GAP
+    places = []
+    for label, _ in boxes:
+        places.append(at + _width(label) / 2)
+        at += _width(label) + GAP
+    plus = max(at, split + 2 * GAP + sum(_width(label) for label, _ in skip)) + 12
+    end = plus + 44 + (GAP + _width("N")) * post
     parts = [_line(start, TOP, end, TOP, STREAM, 3), _text(start - 14, TOP, "x", STREAM)]
-    parts += [_path(f"M {first - 22} {TOP} V {BRANCH} H {plus} V {TOP + 13}")]
-    parts += [_box(first + i * STEP + 12, BRANCH, *box) for i, box in enumerate(boxes)]
-    parts += [_box((first + plus) / 2, TOP, *box) for box in skip]
+    parts += [_path(f"M {split} {TOP} V {BRANCH} H {plus} V {TOP + 13}")]
+    parts += [_box(place, BRANCH, *box) for place, box in zip(places, boxes, strict=True)]
+    parts += [_box((split + plus) / 2, TOP, *box) for box in skip]
     parts.append(_plus(plus, TOP))
     if post:
-        parts.append(_box(plus + 52, TOP, "N", NORM))
+        parts.append(_box(plus + 12 + GAP + _width("N") / 2, TOP, "N", NORM))
     if rule.dual:
         low = BRANCH + 44
         parts += [_line(start, low, end, low, STREAM, 3, dash=True), _text(start - 14, low, "r", STREAM)]
@@ -93,11 +97,15 @@ def _path(d: str) -> str:
 
 
 def _box(x: float, y: float, label: str, colour: str) -> str:
-    width = max(36, 9 + 8 * len(label))
+    width = _width(label)
     return (
         f'<rect x="{x - width / 2}" y="{y - HEIGHT / 2}" width="{width}" height="{HEIGHT}" rx="6" '
         f'fill="{colour}" stroke="{INK}"/>' + _text(x, y, label, INK)
     )
+
+
+def _width(label: str) -> float:
+    return max(36, 14 + 8 * len(label))
 
 
 def _plus(x: float, y: float) -> str:
@@ -105,5 +113,5 @@ def _plus(x: float, y: float) -> str:
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str = "middle", size: int = 15) -> str:
-    place = f'x="{x}" y="{y}" text-anchor="{anchor}" dominant-baseline="central"'
+    place = f'x="{x}" y="{y}" dy="0.35em" text-anchor="{anchor}"'
     return f'<text {place} font-size="{size}" fill="{colour}">{escape(text)}</text>'

@@ -13,7 +13,7 @@ __all__ = ["Cache"]
 class Cache:
     """Memory for the keys and values of every layer, filled from the front.
 
-    ``length`` tokens are in it. ``mask`` marks the real ones among them, if there is padding.
+    ``length`` tokens are in it.
     """
 
     def __init__(
@@ -30,7 +30,6 @@ class Cache:
         shape = (layers, 2, batch, heads, context, size)
         self.memory = torch.empty(shape, dtype=dtype, device=device)
         self.context, self.length = context, 0
-        self.mask: Tensor | None = None
         self.crossed: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of an encoder's output
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

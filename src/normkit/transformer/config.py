@@ -77,6 +77,8 @@ class Config:
         checks.one_of(self.positions, POSITIONS, what="positions=")
         if isinstance(self.norm, str):
             checks.one_of(self.norm, NORMS, what="norm=")
+        if self.eps is not None and self.norm in ("dyt", "none"):
+            raise refusal(f"eps= came with norm={self.norm!r}.", expected="a norm that has one")
         for kind in ("attention", "feed_forward"):
             placement_at(self.placement, 1, self.depth, kind)
         if not 0 <= self.dropout < 1:
