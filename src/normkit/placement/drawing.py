@@ -37,7 +37,7 @@ def draw(where: Anywhere, *, layer: int = 1, depth: int = 12, kind: str = "atten
     boxes = [("N", NORM)] * rule.pre + _number(rule.scale) + [("F", SUBLAYER)]
     boxes += [("N", NORM)] * rule.out + _number(rule.gate)
     skip, post = _number(rule.skip), rule.post
-    start, split, at = 40, 62, 62 + GAP
+    start, split, at = 40.0, 62.0, 62.0 + GAP
     places = []
     for label, _ in boxes:
         places.append(at + _width(label) / 2)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from normkit.placement.choice import Maker, apply_norm, make_norm
 from normkit.transformer.cache import Cache
+from normkit.transformer.linear import Linear
 from normkit.transformer.positions import turn
 
 __all__ = ["Attention"]
@@ -53,8 +54,8 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.size = size = head_dim or dim // heads
         self.inner, self.dropout = inner, dropout
-        self.qkv = nn.Linear(dim, (heads + 2 * self.kv_heads) * size, bias)
-        self.output = nn.Linear(heads * size, dim, bias)
+        self.qkv = Linear(dim, (heads + 2 * self.kv_heads) * size, bias)
+        self.output = Linear(heads * size, dim, bias)
         every = "qkv" in inner
         self.query_norm = make_norm(norm, size) if every or qk_norm else None
         self.key_norm = make_norm(norm, size) if every or qk_norm else None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.placement.choice import Maker, apply_norm, make_norm
+from normkit.transformer.linear import Linear
 
 __all__ = ["FeedForward"]
 
@@ -46,8 +47,8 @@ class FeedForward(nn.Module):
         super().__init__()
         checks.one_of(activation, FUNCTIONS, what="activation=")
         self.activation, self.inner = activation, inner
-        self.input = nn.Linear(dim, 2 * hidden if activation == "swiglu" else hidden, bias)
-        self.output = nn.Linear(hidden, dim, bias)
+        self.input = Linear(dim, 2 * hidden if activation == "swiglu" else hidden, bias)
+        self.output = Linear(hidden, dim, bias)
         self.inner_norm = make_norm(norm, hidden) if {"output", "activation"} & set(inner) else None
 
     def initialise(self, gain: float = 1.0) -> None:

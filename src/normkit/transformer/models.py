@@ -16,6 +16,7 @@ from normkit.transformer.config import Config, configure
 from normkit.transformer.embedding import Embedding
 from normkit.transformer.from_hf import convert
 from normkit.transformer.generation import Sampling, continue_with
+from normkit.transformer.linear import Linear
 from normkit.transformer.positions import token_positions
 from normkit.transformer.stack import Stack
 
@@ -302,8 +303,8 @@ class Seq2Seq(_Model):
         return continue_with(step, start, max_new_tokens, None, stop, sampling, self.config.context, self)
 
 
-def _head(config: Config, embedding: Embedding) -> nn.Linear:
-    head = nn.Linear(config.dim, config.vocab, bias=False)
+def _head(config: Config, embedding: Embedding) -> Linear:
+    head = Linear(config.dim, config.vocab, bias=False)
     if config.tied:
         head.weight = embedding.token.weight
     else:

@@ -80,6 +80,10 @@ def _parameters(x: Tensor, shape: Any, of: Any, needed: Any) -> list[Tensor]:
     ]
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
 def _nothing(*call: Any) -> None:
     return None
 
@@ -115,10 +119,11 @@ FAKES: dict[str, Callable[..., Any]] = {
     "groups_out": _group_stats,
     "groups_backward": _groups_backward,
     "update_running": _nothing,
+    "linear": _linear,
 }
 # Their gradients are the Functions in rows.py, which call them with autograd switched off: that autograd does
 # not look at them again saves a tenth of a call.
-UNASKED = ("rows", "rows_train", "rows_out")
+UNASKED = ("rows", "rows_train", "rows_out", "linear")
 if library.MISSING is None:
     LIBRARY = torch.library.Library("normkit", "FRAGMENT")
     for name, fake in FAKES.items():

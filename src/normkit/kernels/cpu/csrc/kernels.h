@@ -98,6 +98,13 @@ struct Groups {
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// A linear layer on a few rows.
+struct Linear {
+    int64_t rows, in, out;
+    const void *x, *weight, *bias; // one dtype; bias: or null
+    void *y;
+};
+
 // How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads. A chunk is
 // a number of blocks, large enough to be worth a thread, and there are not many of them.
 constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048, GRAIN = 32768;
@@ -119,6 +126,7 @@ struct Kernels {
     RowsBackwardFn (*rows_backward)(Type dy, Type x, bool center);
     // By dtype of the result: the sum of `count` rows of n numbers, columns [begin, end).
     void (*sum_chunks[TYPES])(const double *parts, int64_t count, int64_t n, int64_t begin, int64_t end, void *out);
+    void (*linear[TYPES])(const Linear &, int64_t begin, int64_t end); // outputs
     void (*widened[TYPES])(const void *from, float *to, int64_t n); // not from float64
     // By dtype. Groups that are neighbours in memory (r1 == 1, i > 1) are done in one go; else moments, apply, sums
     // and gradient are passes over spans (i > 1) or columns (i == 1).

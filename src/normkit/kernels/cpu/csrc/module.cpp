@@ -61,6 +61,7 @@ STABLE_TORCH_LIBRARY(normkit, m) {
     m.def("groups_backward(Tensor dy, Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
           "Tensor stats, bool given, float eps, bool center, bool need_dweight, bool need_dbias) "
           "-> (Tensor, Tensor, Tensor)");
+    m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
     m.def("update_running(Tensor(a!) mean, Tensor(b!) var, Tensor stats, float momentum) -> ()");
 }
 
@@ -75,6 +76,7 @@ STABLE_TORCH_LIBRARY_IMPL(normkit, CPU, m) {
     m.impl("groups", normkit::groups);
     m.impl("groups_out", normkit::groups_out);
     m.impl("groups_backward", normkit::groups_backward);
+    m.impl("linear", normkit::linear);
     m.impl("update_running", normkit::update_running);
 }
 

@@ -150,6 +150,6 @@ int64_t last_level_cache();
 // The operators.
 using Boxed = void(StableIValue *, uint64_t, uint64_t);
 Boxed rows, rows_train, rows_out, rows_add, rows_add_train, rows_add_out, rows_backward;
-Boxed groups, groups_out, groups_backward, update_running;
+Boxed groups, groups_out, groups_backward, update_running, linear;
 
 } // namespace normkit
