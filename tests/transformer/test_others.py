@@ -101,6 +101,10 @@ def test_an_encoder_is_bert(dtype):
     torch.testing.assert_close(got[mask], expected[mask], rtol=0, atol=tolerance)
 
 
+def test_dropout_comes_along():
+    assert nk.LanguageModel.from_hf(MODELS["gpt2"]()).config.dropout == 0.1
+
+
 def test_gradients_are_hugging_faces():
     theirs = drawn_anew(MODELS["gpt2"]()).double()
     ours = nk.LanguageModel.from_hf(theirs)
@@ -126,6 +130,10 @@ REFUSED = {
             )
         ),
         "rope_type",
+    ),
+    "no head of its own": (
+        lambda: nk.LanguageModel.from_hf(transformers.LlamaModel(transformers.LlamaConfig(**LLAMA))),
+        "no weight lm_head.weight",
     ),
     "biases in some places": (
         lambda: nk.LanguageModel.from_hf(

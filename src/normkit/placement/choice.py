@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from normkit import checks, functional
 from normkit.errors import refusal
 from normkit.norms import BatchNorm1d, DyT, LayerNorm, PowerNorm, RMSNorm, ScaleNorm
 
-__all__ = ["NORMS", "Maker", "add_norm", "apply_norm", "make_norm"]
+__all__ = ["NORMS", "Maker", "add_norm", "apply_norm", "make_norm", "takes_mask"]
 
 Maker = str | Callable[[int], nn.Module]
 
@@ -41,13 +42,22 @@ def make_norm(norm: Maker, dim: int) -> nn.Module:
             expected=f"one of {', '.join(map(repr, NORMS))}, or a function of dim that makes a module",
             fix="pass the class, for example norm=normkit.RMSNorm, or a functools.partial of it.",
         )
-    made.takes_mask = "mask" in inspect.signature(made.forward).parameters  # type: ignore[assignment]
+    takes_mask(made)
     return made
+
+
+def takes_mask(norm: nn.Module) -> bool:
+    """Do its statistics go across tokens? Kept with the module: looking it up takes longer than a norm."""
+    known: bool | None = norm.__dict__.get("_takes_mask")
+    if known is None:
+        known = "mask" in inspect.signature(norm.forward).parameters
+        norm.__dict__["_takes_mask"] = known
+    return known
 
 
 def apply_norm(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Normalise; statistics that go across tokens leave padding out."""
-    y: Tensor = norm(x, mask=mask) if mask is not None and norm.takes_mask else norm(x)
+    y: Tensor = norm(x, mask=mask) if mask is not None and takes_mask(norm) else norm(x)
     return y
 
 
@@ -75,4 +85,5 @@ def add_norm(
 
 def _is_watched(norm: nn.Module) -> bool:
     """Hooks see a module called; so it must be."""
-    return bool(norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks)
+    own = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    return bool(own) or _has_any_global_hook()

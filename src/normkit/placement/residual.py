@@ -67,7 +67,9 @@ class Residual(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 1 <= layer <= depth:
+        if not isinstance(fn, nn.Module):
+            raise refusal(f"Residual got {type(fn).__name__} for fn.", expected="a torch.nn.Module")
+        if not (type(layer) is type(depth) is int and 1 <= layer <= depth):
             raise refusal(f"Residual got layer={layer}, depth={depth}.", expected="1 <= layer <= depth")
         self.placement = rule = placement_at(placement, layer, depth, kind)
         missing = set(rule.inner) - set(getattr(fn, "inner", ()))
@@ -77,7 +79,12 @@ class Residual(nn.Module):
                 expected="a sublayer that has a place for them, and an attribute `inner` that names them",
                 fix="use normkit's Attention and FeedForward, or a placement without inner norms.",
             )
+        if not 0 <= dropout < 1:
+            raise refusal(f"dropout= got {dropout}.", expected="a number from 0 to below 1")
         self.fn = fn
+        initialise: Any = getattr(fn, "initialise", None)
+        if initialise is not None:
+            initialise(rule.gain)
         self.pre = make_norm(norm, dim) if rule.pre else None
         self.out = make_norm(norm, dim) if rule.out else None
         self.post = make_norm(norm, dim) if rule.post else None
@@ -109,10 +116,10 @@ class Residual(nn.Module):
             read, x = add_norm(self.pre, added, x, mask)
         read = _times(rule.scale, None, read)
         y = self.fn(read, *args, **kwargs, **({"mask": mask} if self.takes_mask else {}))
-        if self.dropout is not None:
-            y = self.dropout(y)
         if self.out is not None:
             y = apply_norm(self.out, y, mask)
+        if self.dropout is not None:
+            y = self.dropout(y)
         y = _times(rule.gate, self.gate, y)
         x = _times(rule.skip, self.skip, x)
         if second is not None:

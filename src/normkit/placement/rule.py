@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,7 @@ class Placement:
         gate: multiplies what the sublayer adds.
         scale: multiplies what the sublayer reads.
         gain: the initial weights of values, output projections and feed-forwards are multiplied by it.
+            A sublayer does so in its method ``initialise(gain)``, if it has one; scale others yourself.
         final: whether a stack ends in a norm of its own.
         inner: names of norms inside of the sublayer: "output", "qkv", "activation", "heads".
         dual: keep a second stream r <- r + F(x) beside, and end with x + N(r).
@@ -92,14 +94,14 @@ class Placement:
             value = getattr(self, name)
             if isinstance(value, Learned) and name in ("skip", "gate"):
                 value = value.start
-            if isinstance(value, bool) or not (isinstance(value, int | float) or callable(value)):
+            if isinstance(value, bool) or not (_is_finite(value) or callable(value)):
                 raise refusal(
                     f"Placement got {name}={value!r}.", expected="a number, or a function of (layer, depth)"
                 )
-        if self.dual and not self.post:
+        if self.dual and (not self.post or self.final):
             raise refusal(
-                "Placement got dual=True and post=False.",
-                expected="post=True: the second stream goes beside one that is normalised",
+                f"Placement got dual=True, post={self.post} and final={self.final}.",
+                expected="post=True and final=False: the second stream goes beside one that is normalised",
             )
 
     def at(self, layer: int, depth: int) -> Placement:
@@ -119,7 +121,7 @@ class Placement:
         total = f"{_times(self.skip, 'x')} + {_times(self.gate, added)}"
         parts = [f"x <- N({total})" if self.post else f"x <- {total}"]
         if self.dual:
-            parts += [f"r <- r + {added}", "x + N(r) in the end"]
+            parts += [f"r <- r + {_times(self.gate, added)}", "x + N(r) in the end"]
         if self.gain != 1:
             parts.append(f"initial weights times {_text(self.gain)}")
         parts += [INNER[name] for name in self.inner]
@@ -133,12 +135,16 @@ def value_of(number: Number, layer: int, depth: int) -> float:
     if not callable(number):
         return float(number)
     value = number(layer, depth)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not _is_finite(value):
         raise refusal(
             f"A placement's function of (layer, depth) gave {value!r} for ({layer}, {depth}).",
             expected="a number",
         )
     return float(value)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _text(number: Number) -> str:

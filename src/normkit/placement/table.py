@@ -77,9 +77,18 @@ def _layerscale(layer: int, depth: int) -> float:
     return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
 
 
-# ω² = (n + 1) / ln(n + 1) - 1 for n residual sublayers, two a layer.
-def _admin(layer: int, depth: int) -> float:
-    return math.sqrt((2 * depth + 1) / math.log(2 * depth + 1) - 1)
+def _omega(sublayers: int) -> float:
+    """ω² = (n + 1) / ln(n + 1) - 1"""
+    return math.sqrt((sublayers + 1) / math.log(sublayers + 1) - 1)
+
+
+def _admin_sides(encoder: int, decoder: int) -> tuple[Placement, Placement]:
+    return Placement(post=True, skip=_omega(2 * encoder)), Placement(post=True, skip=_omega(3 * decoder))
+
+
+def _keel_sides(encoder: int, decoder: int) -> tuple[Placement, Placement]:
+    keel = [Placement(pre=True, post=True, skip=n) for n in (2 * encoder, 3 * decoder)]
+    return keel[0], keel[1]
 
 
 PLACEMENTS: dict[str, Named] = {
@@ -111,8 +120,9 @@ PLACEMENTS: dict[str, Named] = {
     ),
     "admin": Named(
         "Admin, closed form",
-        Placement(post=True, skip=By("((2L+1)/ln(2L+1)-1)^1/2", _admin)),
+        Placement(post=True, skip=By("((2L+1)/ln(2L+1)-1)^1/2", lambda layer, depth: _omega(2 * depth))),
         "Liu et al. 2020, arXiv:2004.08249",
+        sides=_admin_sides,
     ),
     "subln": Named(
         "Sub-LN (Magneto)",
@@ -137,6 +147,7 @@ PLACEMENTS: dict[str, Named] = {
         "Keel",
         Placement(pre=True, post=True, skip=By("2L", lambda layer, depth: 2 * depth)),
         "Chen & Wei 2026, arXiv:2601.19895",
+        sides=_keel_sides,
     ),
     "rezero": Named("ReZero", Placement(gate=Learned(0.0)), "Bachlechner et al. 2020, arXiv:2003.04887"),
     "layerscale": Named(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normkit.placement.choice import Maker, apply_norm, make_norm
+from normkit.placement.choice import Maker, apply_norm, make_norm, takes_mask
 from normkit.transformer.cache import Cache
 from normkit.transformer.linear import Linear
 from normkit.transformer.positions import turn
@@ -65,16 +65,13 @@ class Attention(nn.Module):
 
     def initialise(self, gain: float = 1.0) -> None:
         """Xavier's; values and output times ``gain``. Biases are 0."""
-        query, key, value = self.qkv.weight.detach().split(self._widths)
+        sizes = [heads * self.size for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        query, key, value = self.qkv.weight.detach().split(sizes)
         for weight, own in ((query, 1.0), (key, 1.0), (value, gain), (self.output.weight, gain)):
             nn.init.xavier_normal_(weight, own)
         for bias in (self.qkv.bias, self.output.bias):
             if bias is not None:
                 nn.init.zeros_(bias)
-
-    @property
-    def _widths(self) -> list[int]:
-        return [self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
 
     def forward(
         self,
@@ -97,9 +94,10 @@ class Attention(nn.Module):
             cache, layer: keys and values so far, and which of its layers this is.
             mask, memory_mask: real tokens (B, T) and (B, S), for norms whose statistics go across tokens.
         """
-        query, key, value = self._project(x, memory, cache, layer, mask, memory_mask)
-        if angles is not None:
-            query, key = turn(query, angles), turn(key, angles)
+        if memory is None:
+            query, key, value = self._own(x, angles, mask)
+        else:
+            query, key, value = self._across(x, memory, cache, layer, mask, memory_mask)
         if cache is not None and memory is None:
             key, value = cache.append(layer, key, value)
         y = F.scaled_dot_product_attention(
@@ -118,40 +116,58 @@ class Attention(nn.Module):
             y = apply_norm(self.inner_norm, y, mask)
         return self.output(y)
 
-    def _project(
+    def _own(
+        self, x: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q of shape BHTD, k and v of shape BKTD, of the tokens themselves."""
+        heads, others = self.heads, self.kv_heads
+        every = self.qkv(x).view(x.shape[0], x.shape[1], heads + 2 * others, self.size)
+        if self.query_norm is not None:
+            query, key, value = every.split((heads, others, others), 2)
+            query = _normed(self.query_norm, query, mask)
+            key = _normed(self.key_norm, key, mask)
+            every = torch.cat([query, key, _normed(self.value_norm, value, mask)], 2)
+        every = every.transpose(1, 2)
+        if angles is None:
+            query, key, value = every.split((heads, others, others), 1)
+            return query, key, value
+        both, value = every.split((heads + others, others), 1)
+        query, key = turn(both, angles).split((heads, others), 1)  # in one go
+        return query, key, value
+
+    def _across(
         self,
         x: Tensor,
-        memory: Tensor | None,
+        memory: Tensor,
         cache: Cache | None,
         layer: int,
         mask: Tensor | None,
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q of shape BHTD, k and v of shape BKSD."""
-        widths = self._widths
-        if memory is None:
-            query, key, value = self.qkv(x).split(widths, -1)
-            memory_mask = mask
-        else:
-            both = [widths[0], 2 * widths[1]]
-            weights = self.qkv.weight.split(both)
-            biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split(both)
-            query = F.linear(x, weights[0], biases[0])
-            if cache is not None and layer in cache.crossed:
-                return self._heads(query, self.heads, self.query_norm, mask), *cache.crossed[layer]
-            key, value = F.linear(memory, weights[1], biases[1]).split(widths[1:], -1)
-        query = self._heads(query, self.heads, self.query_norm, mask)
-        key = self._heads(key, self.kv_heads, self.key_norm, memory_mask)
-        value = self._heads(value, self.kv_heads, self.value_norm, memory_mask)
-        if cache is not None and memory is not None:
+        """The same with keys and values of an encoder's output, which a cache keeps."""
+        both = [self.heads * self.size, 2 * self.kv_heads * self.size]
+        weights = self.qkv.weight.split(both)
+        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split(both)
+        query = self._heads(F.linear(x, weights[0], biases[0]), self.query_norm, mask)
+        if cache is not None and layer in cache.crossed:
+            return query, *cache.crossed[layer]
+        key, value = F.linear(memory, weights[1], biases[1]).chunk(2, -1)
+        key = self._heads(key, self.key_norm, memory_mask)
+        value = self._heads(value, self.value_norm, memory_mask)
+        if cache is not None:
             cache.crossed[layer] = key, value
         return query, key, value
 
-    def _heads(self, x: Tensor, heads: int, norm: nn.Module | None, mask: Tensor | None) -> Tensor:
-        split = x.unflatten(-1, (heads, self.size))  # BTHD
-        if norm is None:
-            return split.transpose(1, 2)
-        if norm.takes_mask:  # statistics across tokens: every head of a token is one more of them
-            flat = None if mask is None else mask.repeat_interleave(heads, 1)
-            return apply_norm(norm, split.flatten(1, 2), flat).unflatten(1, (-1, heads)).transpose(1, 2)
-        return apply_norm(norm, split).transpose(1, 2)
+    def _heads(self, x: Tensor, norm: nn.Module | None, mask: Tensor | None) -> Tensor:
+        return _normed(norm, x.unflatten(-1, (-1, self.size)), mask).transpose(1, 2)
+
+
+def _normed(norm: nn.Module | None, x: Tensor, mask: Tensor | None) -> Tensor:
+    """A norm of every head, (B, T, heads, D). Where statistics go across tokens, each head is one more."""
+    if norm is None:
+        return x
+    if not takes_mask(norm):
+        return apply_norm(norm, x)
+    heads = x.shape[2]
+    flat = None if mask is None else mask.repeat_interleave(heads, 1)
+    return apply_norm(norm, x.flatten(1, 2), flat).unflatten(1, (-1, heads))

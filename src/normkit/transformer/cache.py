@@ -27,8 +27,8 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, 2, batch, heads, context, size)
-        self.memory = torch.empty(shape, dtype=dtype, device=device)
+        memory = torch.empty((layers, 2, batch, heads, context, size), dtype=dtype, device=device)
+        self.layers = [(memory[k, 0], memory[k, 1]) for k in range(layers)]
         self.context, self.length = context, 0
         self.crossed: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of an encoder's output
 
@@ -47,10 +47,18 @@ class Cache:
                 expected=f"at most {self.context} tokens, prompt and continuation together",
                 fix="make a cache for more, or generate fewer tokens.",
             )
-        keys, values = self.memory[layer]
-        keys[:, :, self.length : end] = key
-        values[:, :, self.length : end] = value
-        return keys[:, :, :end], values[:, :, :end]
+        keys, values = self.layers[layer]
+        keys.narrow(2, self.length, key.shape[2]).copy_(key)
+        values.narrow(2, self.length, key.shape[2]).copy_(value)
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)
+
+    def check(self, batch: int, segments: Tensor | None) -> None:
+        """Does a call fit what was reserved?"""
+        own = self.layers[0][0].shape[0]
+        if batch != own:
+            raise refusal(f"A cache for a batch of {own} got a batch of {batch}.", expected="the same")
+        if segments is not None:
+            raise refusal("segments= came with a cache.", expected="the one or the other")
 
     def advance(self, tokens: int) -> None:
         self.length += tokens

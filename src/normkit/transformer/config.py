@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,8 +82,13 @@ class Config:
             raise refusal(f"eps= came with norm={self.norm!r}.", expected="a norm that has one")
         for kind in ("attention", "feed_forward"):
             placement_at(self.placement, 1, self.depth, kind)
-        if not 0 <= self.dropout < 1:
-            raise refusal(f"dropout= got {self.dropout}.", expected="a number from 0 to below 1")
+        if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
+            raise refusal(f"dropout= got {self.dropout!r}.", expected="a number from 0 to below 1")
+        for name, value in (("rope_theta", self.rope_theta), ("eps", self.eps)):
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise refusal(f"{name}= got {value!r}.", expected="a number above 0")
+        if type(self.token_types) is not int or self.token_types < 0:
+            raise refusal(f"token_types= got {self.token_types!r}.", expected="a whole number of at least 0")
         if self.head_dim is None and self.dim % self.heads:
             divisors = [str(h) for h in range(1, self.dim + 1) if self.dim % h == 0 and h <= 4 * self.heads]
             raise refusal(

@@ -39,13 +39,25 @@ class Embedding(nn.Module):
             if table is not None:
                 nn.init.normal_(table.weight, std=0.02 if waves is None else config.dim**-0.5)
 
-    def check(self, ids: Tensor, mask: Tensor | None = None, past: int = 0) -> None:
-        """Whole numbers of a known token, not too many of them, and a mask that fits."""
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-            got = (
-                f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-            )
-            raise refusal(f"A Transformer got {got}.", expected="whole numbers of shape (batch, length)")
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
+        """A table that had no memory yet is made where it gets some."""
+        empty = self.waves is not None and self.waves.is_meta
+        result = super()._apply(fn, recurse)
+        if empty and self.waves is not None and not self.waves.is_meta:
+            self.waves = sinusoids(self.context, self.token.embedding_dim).to(self.waves)
+        return result
+
+    def check(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        past: int = 0,
+        *,
+        segments: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """Whole numbers of a known token, not too many, and companions that fit; returned as int64."""
+        _whole(ids, "A Transformer", None, self.vocab, f"vocab={self.vocab}")
         length = past + ids.shape[1]
         if length > self.context:
             raise refusal(
@@ -53,19 +65,28 @@ class Embedding(nn.Module):
                 expected=f"at most context={self.context}",
                 fix=f"cut it, or build the model with context={length}.",
             )
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != (ids.shape[0], length)):
-            raise refusal(
-                f"mask got {mask.dtype} of shape {tuple(mask.shape)}.",
-                expected=f"torch.bool of shape {(ids.shape[0], length)}, True for real tokens",
+        shape = (ids.shape[0], length)
+        if mask is not None and not (
+            isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape == shape
+        ):
+            got = (
+                f"{mask.dtype} of shape {tuple(mask.shape)}"
+                if isinstance(mask, Tensor)
+                else type(mask).__name__
             )
-        if torch.compiler.is_compiling() or not ids.is_cpu or ids.numel() == 0:  # a GPU would have to wait
-            return
-        low, high = (int(v) for v in torch.aminmax(ids))
-        if low < 0 or high >= self.vocab:
-            raise refusal(
-                f"A Transformer got token {low if low < 0 else high}.",
-                expected=f"0 to {self.vocab - 1}, as vocab={self.vocab}",
-            )
+            raise refusal(f"mask got {got}.", expected=f"torch.bool of shape {shape}, True for real tokens")
+        if segments is not None:
+            if past:
+                raise refusal("segments= came with a cache.", expected="the one or the other")
+            _whole(segments, "segments=", ids.shape, None, "")
+        if types is not None:
+            if self.kind is None:
+                raise refusal(
+                    "types= came to a model without token_types.", expected="token_types= when it is built"
+                )
+            count = self.kind.num_embeddings
+            _whole(types, "types=", ids.shape, count, f"token_types={count}")
+        return ids.long()
 
     def forward(
         self, ids: Tensor, positions: Tensor, types: Tensor | None = None, mask: Tensor | None = None
@@ -80,3 +101,25 @@ class Embedding(nn.Module):
         if self.norm is not None:
             x = apply_norm(self.norm, x, mask)
         return x if self.dropout is None else self.dropout(x)
+
+
+def _whole(ids: Tensor, who: str, shape: torch.Size | None, count: int | None, limit: str) -> None:
+    """Whole numbers from 0 to below ``count``."""
+    kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if (
+        not isinstance(ids, Tensor)
+        or ids.ndim != 2
+        or ids.dtype not in kinds
+        or ids.shape != (shape or ids.shape)
+    ):
+        got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        wanted = "(batch, length)" if shape is None else str(tuple(shape))
+        raise refusal(f"{who} got {got}.", expected=f"whole numbers of shape {wanted}")
+    if count is None or torch.compiler.is_compiling() or not ids.is_cpu or ids.numel() == 0:
+        return  # a GPU would have to wait for the answer
+    low, high = (int(v) for v in torch.aminmax(ids))
+    if low < 0 or high >= count:
+        what = "token " if shape is None else ""
+        raise refusal(
+            f"{who} got {what}{low if low < 0 else high}.", expected=f"0 to {count - 1}, as {limit}"
+        )

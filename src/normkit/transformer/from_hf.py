@@ -53,6 +53,7 @@ def _gpt2(c: Any) -> dict[str, Any]:
         "eps": c.layer_norm_epsilon,
         "activation": _activation(c.activation_function),
         "positions": "learned",
+        "dropout": _dropout(c.resid_pdrop, c.embd_pdrop, c.attn_pdrop),
     }
 
 
@@ -90,6 +91,7 @@ def _bert(c: Any) -> dict[str, Any]:
         "positions": "learned",
         "embedding_norm": True,
         "token_types": c.type_vocab_size,
+        "dropout": _dropout(c.hidden_dropout_prob, c.attention_probs_dropout_prob),
     }
 
 
@@ -168,8 +170,12 @@ FAMILIES: dict[str, Family] = {
         ignored=r".*\.attn\.(masked_)?bias$|lm_head\.weight$",
         transposed=r".*\.(c_attn|c_proj|c_fc)\.weight$",
     ),
-    "llama": Family("LanguageModel", _llama, LLAMA, _unlike_llama, ignored=r".*rotary_emb.*"),
-    "qwen3": Family("LanguageModel", _llama, QWEN3, _unlike_llama, ignored=r".*rotary_emb.*"),
+    "llama": Family(
+        "LanguageModel", _llama, LLAMA, _unlike_llama, ignored=r".*rotary_emb.*|lm_head\.weight$"
+    ),
+    "qwen3": Family(
+        "LanguageModel", _llama, QWEN3, _unlike_llama, ignored=r".*rotary_emb.*|lm_head\.weight$"
+    ),
     "bert": Family(
         "Encoder",
         _bert,
@@ -206,7 +212,7 @@ def convert(theirs: nn.Module, ours: str, build: Callable[..., Any]) -> Any:
     example = next(iter(weights.values()))
     with torch.device(example.device):
         model = build(**options).to(example.dtype)
-    found, used = _translate(family, weights, options["depth"], model)
+    found, used = _translate(family, weights, model, options.get("tied", True))
     left = [n for n in weights if n not in used and not re.match(family.ignored, n)]
     if left:
         raise refusal(f"This {kind} has weights that are unknown: {', '.join(left[:3])}.", expected="none")
@@ -215,15 +221,15 @@ def convert(theirs: nn.Module, ours: str, build: Callable[..., Any]) -> Any:
 
 
 def _translate(
-    family: Family, weights: dict[str, Tensor], depth: int, model: nn.Module
+    family: Family, weights: dict[str, Tensor], model: nn.Module, tied: bool
 ) -> tuple[dict[str, Tensor], set[str]]:
     found, used = {}, set()
     for ours in model.state_dict():
         layer = re.search(r"blocks\.(\d+)\.", ours)
         key = ours if layer is None else ours.replace(f"blocks.{layer[1]}.", "blocks.{}.", 1)
         names = [name.format(layer[1] if layer else "") for name in family.names[key]]
-        if key == "head.weight":
-            names = [name for name in names if name in weights][:1]
+        if key == "head.weight" and len(names) > 1:  # a head of its own, or the embedding's
+            names = names[1:] if tied else names[:1]
         missing = [name for name in names if name not in weights]
         if missing:
             raise refusal(f"The model has no weight {missing[0]}.", expected="all that its config describes")
@@ -241,6 +247,11 @@ def _rope(config: Any) -> dict[str, Any]:
     """Called rope_parameters from transformers 5 on, rope_scaling before."""
     found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     return dict(found)
+
+
+def _dropout(*rates: float) -> float:
+    """The one rate that we have, if it is the same everywhere."""
+    return float(rates[0]) if len(set(rates)) == 1 else 0.0
 
 
 def _activation(name: str) -> str:

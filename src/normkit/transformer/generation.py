@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from normkit.errors import refusal
 
-__all__ = ["Sampling", "continue_with"]
+__all__ = ["Sampling", "check_prompt", "continue_with", "evaluating"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,11 @@ class Sampling:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise refusal(
                 f"temperature= got {self.temperature}.", expected="0 (the likeliest token) or above"
             )
-        if self.top_k is not None and self.top_k < 1:
+        if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise refusal(f"top_k= got {self.top_k}.", expected="a whole number of at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise refusal(f"top_p= got {self.top_p}.", expected="a number above 0 and up to 1")
@@ -60,36 +62,40 @@ def continue_with(
     mask: Tensor | None,
     stop: int | None,
     sampling: Sampling,
-    context: int,
-    model: nn.Module,
 ) -> Tensor:
     """``ids`` and up to ``count`` more tokens; ``step(new tokens, mask of all)`` scores the next one."""
-    _check(ids, count, mask, context)
-    training = model.training
+    taken = [ids]
+    new, stopped = ids, torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for _ in range(count):
+        chosen = sampling(step(new, mask))
+        if stop is not None:
+            chosen = torch.where(stopped, stop, chosen)
+            stopped = stopped | (chosen == stop)
+        new = chosen[:, None]
+        taken.append(new)
+        if mask is not None:
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        if stop is not None and bool(stopped.all()):
+            break
+    return torch.cat(taken, 1)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation for a while; then every module is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        taken = [ids]
-        new, stopped = ids, torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        for _ in range(count):
-            chosen = sampling(step(new, mask))
-            if stop is not None:
-                chosen = torch.where(stopped, stop, chosen)
-                stopped = stopped | (chosen == stop)
-            new = chosen[:, None]
-            taken.append(new)
-            if mask is not None:
-                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            if stop is not None and bool(stopped.all()):
-                break
-        return torch.cat(taken, 1)
+        yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
-def _check(ids: Tensor, count: int, mask: Tensor | None, context: int) -> None:
+def check_prompt(ids: Tensor, count: int, mask: Tensor | None, context: int) -> None:
     if ids.shape[1] == 0:
         raise refusal("generate got an empty prompt.", expected="at least one token")
-    if count < 0:
+    if type(count) is not int or count < 0:
         raise refusal(f"max_new_tokens= got {count}.", expected="a whole number of at least 0")
     if ids.shape[1] + count > context:
         raise refusal(

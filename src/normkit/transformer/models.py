@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normkit.errors import refusal
 from normkit.placement import sides
 from normkit.transformer import storage
 from normkit.transformer.cache import Cache
 from normkit.transformer.config import Config, configure
 from normkit.transformer.embedding import Embedding
 from normkit.transformer.from_hf import convert
-from normkit.transformer.generation import Sampling, continue_with
+from normkit.transformer.generation import Sampling, check_prompt, continue_with, evaluating
 from normkit.transformer.linear import Linear
-from normkit.transformer.positions import token_positions
+from normkit.transformer.positions import runs, token_positions
 from normkit.transformer.stack import Stack
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class _Model(nn.Module):
     """What the three have in common: a description, and a file."""
 
     config: Config
+    embedding: Embedding
 
     @property
     def more_options(self) -> dict[str, Any]:
@@ -39,6 +41,18 @@ class _Model(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, description included."""
         storage.save(self, path)
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
+        """Weights that are moved off the meta device come apart; what is tied stays tied."""
+        result = super()._apply(fn, recurse)
+        head = self._modules.get("head")
+        if (
+            self.config.tied
+            and isinstance(head, Linear)
+            and head.weight.shape == self.embedding.token.weight.shape
+        ):
+            head.weight = self.embedding.token.weight
+        return result
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -81,14 +95,19 @@ class Encoder(_Model):
             segments: several sequences packed into a row: a number each, (B, T).
             types: which of ``token_types`` each token is.
         """
-        self.embedding.check(ids, mask)
+        ids = self.embedding.check(ids, mask, segments=segments, types=types)
+        segments = None if segments is None else runs(segments)
         positions = token_positions(ids.shape[1], 0, mask, segments, ids.device)
         x = self.embedding(ids, positions, types, mask)
         return self.stack(x, mask=mask, positions=positions, segments=segments)
 
     @classmethod
     def from_hf(cls, model: nn.Module) -> Encoder:
-        """An Encoder with the weights of a loaded Hugging Face model: BERT. What is above it is left out."""
+        """An Encoder with the weights of a loaded Hugging Face model: BERT, without its pooler.
+
+        Positions are counted from the first real token; Hugging Face counts padding on the left, too.
+        Dropout comes along if the model has one rate for all.
+        """
         made: Encoder = convert(model, "Encoder", cls)
         return made
 
@@ -143,7 +162,10 @@ class LanguageModel(_Model):
     ) -> Tensor:
         """What the output projection reads."""
         past = 0 if cache is None else cache.length
-        self.embedding.check(ids, mask, past)
+        ids = self.embedding.check(ids, mask, past, segments=segments)
+        if cache is not None:
+            cache.check(ids.shape[0], segments)
+        segments = None if segments is None else runs(segments)
         positions = token_positions(ids.shape[1], past, mask, segments, ids.device)
         x = self.embedding(ids, positions, mask=None if mask is None else mask[:, past:])
         return self.stack(x, mask=mask, positions=positions, segments=segments, cache=cache)
@@ -154,18 +176,27 @@ class LanguageModel(_Model):
         Padding and the first token of a segment are not predicted.
         """
         logits = self(ids, mask=mask, segments=segments)[:, :-1]
-        targets = ids[:, 1:]
+        targets = ids[:, 1:].long()
         real = None if mask is None else mask[:, 1:] & mask[:, :-1]
         if segments is not None:
             same = segments[:, 1:] == segments[:, :-1]
             real = same if real is None else real & same
         if real is not None:
             targets = targets.masked_fill(~real, -100)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        if targets.numel() == 0 or (real is not None and real.is_cpu and not bool(real.any())):
+            raise refusal(
+                f"loss got ids of shape {tuple(ids.shape)} in which nothing is to be predicted.",
+                expected="a real token after another one",
+            )
+        half = logits.dtype in (torch.bfloat16, torch.float16)
+        return F.cross_entropy((logits.float() if half else logits).flatten(0, 1), targets.flatten())
 
     @classmethod
     def from_hf(cls, model: nn.Module) -> LanguageModel:
-        """A LanguageModel with the weights of a loaded Hugging Face model: GPT-2, Llama (SmolLM), Qwen3."""
+        """A LanguageModel with the weights of a loaded Hugging Face model: GPT-2, Llama (SmolLM), Qwen3.
+
+        Dropout comes along if the model has one rate for all.
+        """
         made: LanguageModel = convert(model, "LanguageModel", cls)
         return made
 
@@ -195,15 +226,17 @@ class LanguageModel(_Model):
             top_k: draw among the k likeliest.
             top_p: draw among the likeliest that together have this probability.
         """
-        self.embedding.check(ids, mask)
+        ids = self.embedding.check(ids, mask)
         sampling = Sampling(temperature, top_k, top_p, generator)
+        check_prompt(ids, max_new_tokens, mask, self.config.context)
         cache = self.cache(ids.shape[0], ids.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
             last: Tensor = self.head(self.hidden(new, mask=seen, cache=cache)[:, -1])
             return last
 
-        return continue_with(step, ids, max_new_tokens, mask, stop, sampling, self.config.context, self)
+        with evaluating(self):
+            return continue_with(step, ids, max_new_tokens, mask, stop, sampling)
 
 
 class Seq2Seq(_Model):
@@ -226,7 +259,7 @@ class Seq2Seq(_Model):
     def __init__(self, *, encoder_depth: int | None = None, **options: Any) -> None:
         super().__init__()
         self.config = config = configure(options)
-        depth = encoder_depth or config.depth
+        depth = config.depth if encoder_depth is None else encoder_depth
         reads, writes = sides(config.placement, depth, config.depth)
         self.embedding = Embedding(config)
         self.encoder = Stack(configure({**options, "depth": depth}), reads, causal=False)
@@ -242,6 +275,7 @@ class Seq2Seq(_Model):
         target_mask: Tensor | None = None,
     ) -> Tensor:
         """The masks are True for real tokens."""
+        _same_batch(source, target)
         memory = self.encode(source, mask=source_mask)
         logits: Tensor = self.head(self._decode(target, memory, source_mask, target_mask, None))
         return logits
@@ -252,7 +286,7 @@ class Seq2Seq(_Model):
 
     def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """What the decoder reads from."""
-        self.embedding.check(source, mask)
+        source = self.embedding.check(source, mask)
         positions = token_positions(source.shape[1], 0, mask, None, source.device)
         x = self.embedding(source, positions, mask=mask)
         return self.encoder(x, mask=mask, positions=positions)
@@ -266,7 +300,7 @@ class Seq2Seq(_Model):
         cache: Cache | None,
     ) -> Tensor:
         past = 0 if cache is None else cache.length
-        self.embedding.check(target, target_mask, past)
+        target = self.embedding.check(target, target_mask, past)
         positions = token_positions(target.shape[1], past, target_mask, None, target.device)
         new = None if target_mask is None else target_mask[:, past:]
         x = self.embedding(target, positions, mask=new)
@@ -288,19 +322,26 @@ class Seq2Seq(_Model):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """``start``, (B, T), and its continuation; the rest as in :meth:`LanguageModel.generate`."""
-        self.embedding.check(start)
+        start = self.embedding.check(start)
         sampling = Sampling(temperature, top_k, top_p, generator)
-        training = self.training
-        self.eval()
-        memory = self.encode(source, mask=source_mask)
-        self.train(training)
+        check_prompt(start, max_new_tokens, None, self.config.context)
+        _same_batch(source, start)
         cache = _cache(self.config, self.head.weight, start.shape[0], start.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
             last: Tensor = self.head(self._decode(new, memory, source_mask, seen, cache)[:, -1])
             return last
 
-        return continue_with(step, start, max_new_tokens, None, stop, sampling, self.config.context, self)
+        with evaluating(self):
+            memory = self.encode(source, mask=source_mask)
+            return continue_with(step, start, max_new_tokens, None, stop, sampling)
+
+
+def _same_batch(source: Tensor, target: Tensor) -> None:
+    if isinstance(source, Tensor) and isinstance(target, Tensor) and len(source) != len(target):
+        raise refusal(
+            f"Seq2Seq got {len(source)} sources and {len(target)} targets.", expected="one for each other"
+        )
 
 
 def _head(config: Config, embedding: Embedding) -> Linear:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Rotary", "sinusoids", "token_positions", "turn"]
+__all__ = ["Rotary", "runs", "sinusoids", "token_positions", "turn"]
 
 
 class Rotary(nn.Module):
@@ -42,8 +42,9 @@ class Rotary(nn.Module):
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
         """A model in half precision keeps its angles: bfloat16 cannot tell position 257 from 258."""
+        empty = self.cos.is_meta
         result = super()._apply(fn, recurse)
-        if self.cos.dtype in (torch.float16, torch.bfloat16):
+        if self.cos.dtype in (torch.float16, torch.bfloat16) or (empty and not self.cos.is_meta):
             self.cos, self.sin = (t.to(self.cos.device) for t in self._tables())
         return result
 
@@ -60,9 +61,9 @@ def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
 
 def sinusoids(context: int, dim: int) -> Tensor:
     """The table of Vaswani et al. 2017: sines in even features, cosines in odd ones."""
-    steps = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
-    angles = torch.arange(context)[:, None] * steps
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[:, :dim]
+    steps = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
+    angles = torch.arange(context, dtype=torch.float64)[:, None] * steps
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[:, :dim].float()
 
 
 def token_positions(
@@ -70,10 +71,20 @@ def token_positions(
 ) -> Tensor:
     """The position of every token: counted from the first real one, and anew in every segment."""
     if segments is not None:
-        index = torch.arange(length, device=device).expand_as(segments)
-        starts = torch.ones_like(segments, dtype=torch.bool)
-        starts[:, 1:] = segments[:, 1:] != segments[:, :-1]
-        return index - torch.where(starts, index, 0).cummax(-1).values
+        real = torch.ones_like(segments) if mask is None else mask.long()
+        before = real.cumsum(-1) - real
+        return before - torch.where(_starts(segments), before, 0).cummax(-1).values
     if mask is not None:
         return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, past:]
     return torch.arange(past, past + length, device=device)
+
+
+def runs(segments: Tensor) -> Tensor:
+    """Neighbours with the same number are one sequence; the number may come again for another one."""
+    return _starts(segments).cumsum(-1)
+
+
+def _starts(segments: Tensor) -> Tensor:
+    starts = torch.ones_like(segments, dtype=torch.bool)
+    starts[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    return starts

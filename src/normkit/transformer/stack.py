@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from normkit.errors import refusal
 from normkit.placement import FinalNorm, Residual, Stream, placement_at
-from normkit.placement.rule import value_of
 from normkit.placement.table import Anywhere
 from normkit.transformer.attention import Attention
 from normkit.transformer.cache import Cache
@@ -28,6 +28,10 @@ class Parallel(nn.Module):
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
         self.inner = tuple({*attention.inner, *feed_forward.inner})
+
+    def initialise(self, gain: float = 1.0) -> None:
+        self.attention.initialise(gain)
+        self.feed_forward.initialise(gain)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **reading: Any) -> Tensor:
         y: Tensor = self.attention(x, mask=mask, **reading) + self.feed_forward(x, mask=mask)
@@ -102,20 +106,19 @@ class Stack(nn.Module):
         super().__init__()
         self.causal, self.checkpoint = causal, config.checkpoint
         self.blocks = nn.ModuleList(Block(config, placement, k, crosses) for k in range(config.depth))
-        last = placement_at(placement, config.depth, config.depth, "feed_forward")
-        self.final = FinalNorm(config.dim, last, config.maker)
+        rules = [r.placement for r in self.blocks.modules() if isinstance(r, Residual)]
+        if len({rule.dual for rule in rules}) > 1:
+            raise refusal(
+                "Some sublayers have a second stream, some have not.", expected="dual= in all, or none"
+            )
+        if config.checkpoint and next(self.blocks.buffers(), None) is not None:
+            raise refusal(
+                "checkpoint=True came with a norm that keeps running statistics.",
+                expected="a norm without: computed twice, it would count every batch twice",
+            )
+        self.final = FinalNorm(config.dim, rules[-1], config.maker)
         rotary = config.positions == "rotary"
         self.rotary = Rotary(config.size, config.context, config.rope_theta) if rotary else None
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Xavier's, times the placement's gain for values, outputs and feed-forwards; biases are 0."""
-        for residual in self.modules():
-            if not isinstance(residual, Residual):
-                continue
-            for module in residual.modules():
-                if isinstance(module, Attention | FeedForward):
-                    module.initialise(value_of(residual.placement.gain, 1, 1))
 
     def forward(
         self,
@@ -132,7 +135,7 @@ class Stack(nn.Module):
         Args:
             mask: True for real tokens, (B, T); with a cache, for all tokens so far.
             positions: of the tokens, (T,) or (B, T).
-            segments: a number for each token; only those with the same one see each other.
+            segments: which sequence each token belongs to; only those of the same one see each other.
             memory, memory_mask: an encoder's output, and which of its tokens are real.
         """
         past = 0 if cache is None else cache.length

@@ -28,7 +28,8 @@ def save(model: Any, path: str | Path) -> None:
                 expected=f"a named {name}: a file cannot hold a function",
                 fix="torch.save(model.state_dict(), ...), and build the model anew to load it.",
             )
-    described = {"model": type(model).__name__, "options": {**options, **model.more_options}}
+    options |= {"tied": _is_tied(model), **model.more_options}
+    described = {"model": type(model).__name__, "options": options}
     weights = {k: v.contiguous() for k, v in model.state_dict().items() if not _repeats(model, k)}
     path = Path(path)
     half = path.with_name(f".{path.name}.{os.getpid()}")
@@ -57,12 +58,23 @@ def load(build: type[Any], path: str | Path) -> Any:
         what = "no model of normkit" if described is None else f"a {described['model']}"
         raise refusal(f"{path} holds {what}.", expected=f"a {build.__name__}")
     model = build(**described["options"])
-    model = model.to(next(iter(weights.values())).dtype)
-    repeated = {k: weights["embedding.token.weight"] for k in model.state_dict() if _repeats(model, k)}
-    model.load_state_dict(weights | repeated)
+    for name, parameter in model.named_parameters():
+        if name in weights:
+            parameter.data = parameter.data.to(weights[name].dtype)
+    repeated = [name for name in model.state_dict() if _repeats(model, name)]
+    try:
+        model.load_state_dict(weights | dict.fromkeys(repeated, weights["embedding.token.weight"]))
+    except (KeyError, RuntimeError) as error:
+        raise refusal(f"{path} does not hold what it describes: {error}.") from error
     return model
 
 
 def _repeats(model: Any, name: str) -> bool:
     """A tied head is the embedding, and is not stored twice."""
-    return name == "head.weight" and model.config.tied
+    return name == "head.weight" and _is_tied(model)
+
+
+def _is_tied(model: Any) -> bool:
+    """As it is, not as it was built."""
+    head = model._modules.get("head")
+    return head is None or head.weight is model.embedding.token.weight
