@@ -8,6 +8,9 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
 #endif
 
 #include "kernels.h"
@@ -91,7 +94,8 @@ public:
     }
 
     // A large output is fresh memory, and the kernel's work for each page of it costs more than the norm. Ask for
-    // large pages: a hint, for this block alone.
+    // large pages: a hint, for this block alone. Where memory is in pieces the kernel first moves it about, which
+    // takes longer still: if the first page is slow to come, do without for a while, and longer each time.
     void advise() const {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
         constexpr int64_t PAGE = int64_t(2) << 20;
@@ -100,7 +104,15 @@ public:
         if (bytes < 2 * PAGE) return;
         const uintptr_t begin = reinterpret_cast<uintptr_t>(data());
         const uintptr_t from = (begin + PAGE - 1) / PAGE * PAGE, to = (begin + bytes) / PAGE * PAGE;
-        if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_HUGEPAGE);
+        static std::atomic<int> without{0}, pause{64};
+        if (from >= to || (without > 0 && without-- > 0)) return;
+        madvise(reinterpret_cast<void *>(from), to - from, MADV_HUGEPAGE);
+        const auto start = std::chrono::steady_clock::now();
+        *reinterpret_cast<volatile char *>(from) = 0;
+        if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1)) return;
+        madvise(reinterpret_cast<void *>(from), to - from, MADV_NOHUGEPAGE);
+        without = pause.load();
+        if (pause < 65536) pause = 8 * pause;
 #endif
     }
 
