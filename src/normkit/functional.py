@@ -286,22 +286,22 @@ def batch_norm(
     but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
     :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
+    call: dict[str, Any] = {
+        "running_mean": running_mean,
+        "running_var": running_var,
+        "weight": weight,
+        "bias": bias,
+        "training": training,
+        "momentum": momentum,
+        "eps": eps,
+        "num_batches_tracked": num_batches_tracked,
+    }
     plain = axis == 1 and mask is None and out is None and process_group is None and momentum is not None
     if plain and eps > 0 and cpu.takes_channels(input, weight, bias, running_mean, running_var):
         running = (running_mean, running_var)
         has_running = all(t is not None and not t.requires_grad for t in running)
         if has_running and (not training or input.numel() > input.shape[1]):
-            return cpu.batch_norm(
-                input,
-                running_mean=running_mean,
-                running_var=running_var,
-                weight=weight,
-                bias=bias,
-                training=training,
-                momentum=momentum,
-                eps=eps,
-                num_batches_tracked=num_batches_tracked,
-            )
+            return cpu.batch_norm(input, **call)
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
     if training and momentum is None and num_batches_tracked is None:
@@ -321,17 +321,10 @@ def batch_norm(
         "batch_norm",
         input,
         out,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-        training=training,
-        momentum=momentum,
-        eps=eps,
         axis=axis,
         mask=checks.mask_like("BatchNorm", mask, input, (axis,)),
         process_group=process_group,
-        num_batches_tracked=num_batches_tracked,
+        **call,
     )
 
 

@@ -31,9 +31,13 @@ def test_a_model_compiles_in_one_graph(placement):
 def test_autocast_keeps_the_stream_in_float32(placement):
     torch.manual_seed(0)
     model, ids = nk.LanguageModel(**SIZES, placement=placement), torch.randint(50, (2, 9))
+    streams = []
+    for block in model.stack.blocks:
+        block.register_forward_hook(lambda module, args, stream: streams.append(stream.total.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(ids)
     assert logits.dtype == torch.bfloat16
+    assert streams == [torch.float32] * 2
     exact = model(ids)
     assert (logits - exact).norm() < 0.05 * exact.norm()
     logits.float().sum().backward()

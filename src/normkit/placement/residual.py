@@ -126,7 +126,8 @@ class Residual(nn.Module):
             second = second + y
         if self.post is None:
             return Stream(x, y, second)
-        return Stream(add_norm(self.post, y, x, mask)[0], None, second)
+        # Under autocast y is narrow; the norm's output is the stream, which stays as wide as it was.
+        return Stream(add_norm(self.post, y.to(x.dtype), x, mask)[0], None, second)
 
     def extra_repr(self) -> str:
         return str(self.placement)
