@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import platform
 from collections.abc import Callable
@@ -16,6 +14,7 @@ import torch
 
 import normkit
 from normkit.kernels.cpu.library import isa
+from normkit.lab.machine import Memory, cpu
 
 __all__ = ["BUSY", "Clock", "describe", "peak_memory"]
 
@@ -26,7 +25,7 @@ BUSY = 0.05  # a larger share of the processors in the hands of others spoils a 
 def describe() -> dict[str, Any]:
     """The machine and the software, for the head of the results."""
     return {
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "cores": os.cpu_count(),
         "caches": _caches(),
         "isa": isa(),
@@ -41,21 +40,11 @@ def describe() -> dict[str, Any]:
 
 
 def peak_memory(call: Callable[[], object]) -> float:
-    """Megabytes that a call needs above what was there before; Linux counts them. Else not a number."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not reset.exists():
-        return float("nan")
-
-    def read(name: str) -> float:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) / 1024
-
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what malloc keeps would hide what is asked for
-    before = read("VmRSS")
-    reset.write_text("5")
+    """Megabytes that a call needs above what was there before. Not a number where nobody counts."""
+    memory = Memory()
     call()
-    return round(read("VmHWM") - before, 1)
+    peak = memory.peak()
+    return float("nan") if peak is None else peak
 
 
 class Clock:
@@ -86,15 +75,6 @@ class Clock:
             return None
         second, idle = os.sysconf("SC_CLK_TCK"), ticks[3] + ticks[4]
         return (sum(ticks) - idle) / second - sum(os.times()[:4]), sum(ticks) / second
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    found = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(found, platform.processor())
 
 
 def _caches() -> dict[str, str]:

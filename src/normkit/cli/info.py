@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-from pathlib import Path
 from typing import Any
 
 import click
@@ -35,6 +34,7 @@ def facts() -> dict[str, Any]:
 
     from normkit import kernels
     from normkit.kernels.cpu import library
+    from normkit.lab import machine
 
     backends: dict[str, dict[str, str]] = {}
     for dtype in DTYPES:
@@ -46,7 +46,7 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "system": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": machine.cpu(),
         "threads": torch.get_num_threads(),
         "isa": library.isa(),
         "kernels_missing": library.MISSING,
@@ -76,13 +76,3 @@ def show(found: dict[str, Any]) -> None:
     console.print(f"\nWhat computes a tensor of shape {SHAPE}:\n")
     console.print(table)
     console.print("\ncpu: the C++ kernels; reference: plain torch operations")
-
-
-def _cpu() -> str:
-    """The name of the processor; Python's own answer is empty on Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (names or [platform.processor() or platform.machine()])[0]

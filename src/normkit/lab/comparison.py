@@ -1,0 +1,123 @@
+"""The result of a comparison, in a notebook as on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normkit.errors import NormkitError, refusal
+from normkit.lab.analysis import Summary, row, summarise
+from normkit.lab.measuring import Outcome
+from normkit.lab.run import Run
+from normkit.lab.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects as go
+
+__all__ = ["Comparison", "needs"]
+
+
+class Comparison:
+    """Runs, and what they say.
+
+    ``recommendation`` is one sentence, ``arms`` a table of the arms, ``table`` one of the runs, ``figures``
+    has plotly's figures by name, ``save`` writes the page.
+    """
+
+    def __init__(self, about: dict[str, Any], results: Sequence[tuple[Run, Outcome]], folder: Path) -> None:
+        self.about, self.results, self.folder = about, list(results), folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Comparison:
+        """The latest comparison in a folder, finished or not."""
+        with Store(folder) as store:
+            about, keys = store.latest()
+            results = [(run, outcome) for _, run, outcome in store.runs(keys)]
+        return cls(about, results, Path(folder))
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Arms from the best to the worst, ties, and the recommendation."""
+        if not self.results:
+            raise refusal(f"{self.folder} has no finished run yet.", fix="start the same command again.")
+        found = summarise(self.results, list(self.about["axes"]), self.about["loss_name"])
+        if found is None:
+            errors = [o.error for _, o in self.results if o.error]
+            raise NormkitError(f"No run has a loss. The first error:\n{errors[0]}" if errors else "All runs diverged.")
+        return found
+
+    @property
+    def recommendation(self) -> str:
+        return self.summary.recommendation
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dictionary a run."""
+        return [row(run, outcome) for run, outcome in self.results]
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row a run."""
+        return needs("pandas").DataFrame(self.rows)
+
+    @property
+    def arms(self) -> pandas.DataFrame:
+        """One row an arm, from the best to the worst, each at its best learning rate."""
+        return needs("pandas").DataFrame(
+            [
+                {
+                    **arm.values,
+                    "best_lr": arm.best.lr,
+                    "loss": arm.best.loss.mean,
+                    "half_width": arm.best.loss.half,
+                    "tie": arm.label in self.summary.ties,
+                    "max_stable_lr": arm.max_stable_lr,
+                    "lr_sensitivity": arm.sensitivity,
+                    "diverged": sum(p.diverged for p in arm.points),
+                    "step_ms": arm.step_ms,
+                    f"{self.about['unit']}_per_second": arm.units_per_second,
+                    "peak_mb": arm.peak_mb,
+                    "parameters": arm.parameters,
+                }
+                for arm in self.summary.arms
+            ]
+        )
+
+    @cached_property
+    def figures(self) -> dict[str, go.Figure]:
+        """plotly's figures: "learning rate", "loss curves", "gradient", "stream", "throughput"."""
+        needs("plotly")
+        from normkit.lab.figures import figures
+
+        return figures(self)
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write the page, ``report.html`` in the folder by default."""
+        from normkit.lab.page import write
+
+        return write(self, Path(path) if path is not None else self.folder / "report.html")
+
+    def _repr_html_(self) -> str:
+        text = self.recommendation.replace("&", "&amp;").replace("<", "&lt;")
+        return f"<p><b>{text}</b></p>{self.arms.to_html(index=False, float_format='%.4g')}"
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self.results)} runs in {self.folder}\n{self.recommendation}"
+
+
+def needs(name: str) -> Any:
+    """An optional package, or the word how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        extra = "ray" if name == "ray" else "lab"
+        known = name in ("pandas", "plotly", "scipy", "sklearn", "ray")
+        raise refusal(
+            f"This needs {name}, which is not installed.",
+            fix=f"pip install 'normkit[{extra}]'" if known else f"pip install {name}",
+        ) from error

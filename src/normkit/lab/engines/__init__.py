@@ -1,0 +1,38 @@
+"""Where runs are done: in this process, in processes on this machine, or on a Ray cluster.
+
+An engine is a generator: it takes jobs, tells of their progress, and gives each outcome as soon as it is
+there. Closing it stops what is going on. All three give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from normkit import checks
+from normkit.lab.measuring import Outcome
+from normkit.lab.worker import Job, Report
+
+__all__ = ["ENGINES", "Engine", "engine"]
+
+ENGINES = ("local", "ray")
+
+
+class Engine(Protocol):
+    """``workers`` is how many runs go on at a time."""
+
+    workers: int
+
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]: ...
+
+
+def engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine by name; nothing is started until it is called."""
+    checks.one_of(name, ENGINES, what="engine=")
+    if name == "ray":
+        from normkit.lab.engines.on_ray import RayEngine
+
+        return RayEngine(workers, address)
+    from normkit.lab.engines.local import LocalEngine
+
+    return LocalEngine(workers, address)

@@ -1,0 +1,149 @@
+"""Processes on this machine, one torch thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import Any
+
+from normkit.errors import refusal
+from normkit.lab.measuring import Outcome
+from normkit.lab.worker import Job, Report, execute, failed
+
+__all__ = ["LocalEngine"]
+
+ATTEMPTS = 3  # a run whose worker dies so often is given up
+TICK = 0.1  # seconds between two looks at the workers
+
+
+class LocalEngine:
+    """``workers`` processes; 0 does the runs in this one, which helps to debug a task, and in notebooks."""
+
+    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+        if address is not None:
+            raise refusal(f"address= got {address!r} for the local engine.", fix="add --engine ray")
+        if workers is not None and (type(workers) is not int or workers < 0):
+            raise refusal(f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone")
+        self.workers = len(_cores()) if workers is None else workers
+
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+        if self.workers == 0:
+            yield from ((job, execute(job, report)) for job in jobs)
+            return
+        waiting, attempts = deque(jobs), Counter[str]()
+        idle = [_Slot() for _ in range(min(self.workers, len(jobs)))]
+        busy: dict[Future[Outcome], tuple[_Slot, Job]] = {}
+        try:
+            while waiting or busy:
+                while idle and waiting:
+                    slot, job = idle.pop(), waiting.popleft()
+                    busy[slot.submit(job)] = slot, job
+                done, _ = wait(busy, timeout=TICK, return_when=FIRST_COMPLETED)
+                for slot, _ in busy.values():
+                    slot.tell(report)
+                for future in done:
+                    slot, job = busy.pop(future)
+                    try:
+                        outcome = future.result()
+                    except BrokenProcessPool:  # the worker was killed, for example for want of memory
+                        slot.stop()
+                        slot = _Slot()
+                        attempts[job.key] += 1
+                        if attempts[job.key] < ATTEMPTS:
+                            waiting.appendleft(job)
+                            idle.append(slot)
+                            continue
+                        outcome = failed(_DIED)
+                    idle.append(slot)
+                    yield job, outcome
+        finally:
+            for slot in (*idle, *(slot for slot, _ in busy.values())):
+                slot.stop()
+
+
+_DIED = f"""Its worker died {ATTEMPTS} times, before it could say why.
+  fix: watch the memory (dmesg | tail); in a script of your own, start the comparison under
+       if __name__ == "__main__":"""
+
+
+class _Slot:
+    """One worker. Each has a pool of its own, so that one that dies takes no other run along."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.progress, theirs = context.Pipe(duplex=False)
+        self.theirs = theirs
+        self.pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(theirs,))
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        with _uninterrupted():
+            return self.pool.submit(_work, job)
+
+    def tell(self, report: Report) -> None:
+        """Hand on what the worker has said since."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.progress.poll():
+                report(*self.progress.recv())
+
+    def stop(self) -> None:
+        """At once: what it was doing can be done again."""
+        for process in list((self.pool._processes or {}).values()):
+            process.kill()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.progress.close()
+        self.theirs.close()
+
+
+_line: Connection | None = None
+
+
+def _begin(line: Connection) -> None:
+    """A worker's first act. It does not outlive the process that has started it, however that ends."""
+    global _line
+    _line = line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep decides what Ctrl-C means
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _work(job: Job) -> Outcome:
+    def report(*news: Any) -> None:
+        assert _line is not None
+        with contextlib.suppress(OSError):
+            _line.send(news)
+
+    return execute(job, report)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A process that starts in here ignores Ctrl-C from its first instruction on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _cores() -> Sequence[int]:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return range(os.cpu_count() or 1)

@@ -1,0 +1,149 @@
+"""A Ray cluster: one that runs somewhere, or one that is started on this machine for the sweep alone."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from normkit.errors import refusal
+from normkit.lab.measuring import Outcome
+from normkit.lab.worker import Job, Report, execute, failed
+
+__all__ = ["RayEngine"]
+
+RETRIES = 2  # after the first attempt, of a run whose worker dies: Ray does it
+TICK = 0.2  # seconds
+ANSWER = 15  # seconds that a cluster has to answer
+
+
+class RayEngine:
+    """Runs as Ray tasks, one CPU and one torch thread each.
+
+    Args:
+        workers: how many at a time on a cluster that is started here; all cores by default.
+        address: of a cluster: "auto", "host:port", or "ray://host:port". None starts one here, loopback only.
+    """
+
+    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise refusal("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
+        if workers is not None and (type(workers) is not int or workers < 1):
+            raise refusal(f"workers= got {workers!r}.", expected="a whole number of at least 1")
+        self.address, self.workers = address, workers or os.cpu_count() or 1
+
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+        ray = self._connect()
+        try:
+            yield from _run(ray, jobs, report)
+        finally:
+            ray.shutdown()
+
+    def _connect(self) -> Any:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        address = _check_address(self.address)
+        import ray
+
+        options: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}},
+        }
+        if address is None:
+            options |= {"num_cpus": self.workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        else:
+            options |= {"address": address}
+        try:
+            ray.init(**options)
+        except Exception as error:
+            raise refusal(
+                f"--address {self.address}: no Ray cluster answers ({type(error).__name__}: {error}).",
+                expected="auto, host:port, or ray://host:port",
+                fix="start one with  ray start --head, or leave --address out.",
+            ) from error
+        if address is not None:
+            self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return ray
+
+
+def _check_address(address: str | None) -> str | None:
+    """Ray waits for minutes for a host that does not answer; a plain connection says so at once."""
+    if address is None:
+        return None
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or _running()
+        if address is None:
+            raise refusal(
+                "--address auto: no Ray cluster runs on this machine.",
+                expected="one that was started with  ray start --head",
+                fix="start one, or leave --address out: it is then started for the sweep.",
+            )
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise refusal(f"--address got {address!r}.", expected="auto, host:port, or ray://host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except OSError as error:
+        raise refusal(
+            f"--address {address} does not answer: {error.strerror or error}.",
+            expected="the address of a Ray cluster",
+            fix="start one with  ray start --head, or leave --address out.",
+        ) from error
+    return address
+
+
+def _running() -> str | None:
+    """The cluster that  ray start  has left running here, if any."""
+    from ray._private import services
+
+    with contextlib.suppress(Exception):
+        found = services.find_gcs_addresses()
+        return sorted(found)[0] if found else None
+    return None
+
+
+def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+    board = ray.remote(num_cpus=0)(_Board).remote()
+
+    def work(job: Job, board: Any) -> Outcome:
+        return execute(job, lambda *news: board.tell.remote(*news))
+
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
+    waiting = {task.remote(job, board): job for job in jobs}
+    news: Any = None
+    while waiting:
+        done, _ = ray.wait(list(waiting), timeout=TICK)
+        for reference in done:
+            job = waiting.pop(reference)
+            try:
+                outcome = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                outcome = failed(f"Its worker died {RETRIES + 1} times: {error}")
+            yield job, outcome
+        if news is None:
+            news = board.take.remote()
+        elif ray.wait([news], timeout=0)[0]:
+            for item in ray.get(news):
+                report(*item)
+            news = None
+
+
+class _Board:
+    """An actor on which workers leave the latest of each run."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, tuple[int, float]] = {}
+
+    def tell(self, key: str, step: int, loss: float) -> None:
+        self.latest[key] = (step, loss)
+
+    def take(self) -> list[tuple[str, int, float]]:
+        latest, self.latest = self.latest, {}
+        return [(key, *news) for key, news in latest.items()]

@@ -1,0 +1,88 @@
+"""The process of a worker, and the machine under it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normkit._version import __version__
+from normkit.kernels.cpu import library
+
+__all__ = ["Memory", "cpu", "describe", "own_process"]
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+# glibc's names for its settings, from malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+
+
+def own_process(threads: int | None = 1) -> None:
+    """Set up a process that is ours alone: one torch thread, and memory that is kept instead of returned.
+
+    By default glibc asks the system for every large block and gives it back at once, and each time all its
+    pages are mapped anew. A library must not change that for its host; a command may.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(_M_MMAP_MAX, 0)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+            libc.mallopt(_M_TOP_PAD, 64 << 20)
+
+
+class Memory:
+    """The most memory that this process takes from now on, above what it has; Linux counts it."""
+
+    def __init__(self) -> None:
+        self.before: float | None = None
+        if not _RESET.exists():
+            return
+        gc.collect()
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):
+            libc.malloc_trim(0)  # what malloc keeps would hide what is asked for
+        with contextlib.suppress(OSError):
+            before = _megabytes("VmRSS")
+            _RESET.write_text("5")
+            self.before = before
+
+    def peak(self) -> float | None:
+        """In megabytes; None where nobody counts."""
+        return None if self.before is None else round(max(0.0, _megabytes("VmHWM") - self.before), 1)
+
+
+def _megabytes(name: str) -> float:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) / 1024
+
+
+def describe() -> dict[str, Any]:
+    """For the foot of a page: what the numbers were measured on."""
+    return {
+        "normkit": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu(),
+        "cores": os.cpu_count(),
+        "kernels": library.isa() if library.MISSING is None else f"none: {library.MISSING}",
+    }
+
+
+def cpu() -> str:
+    """The name of the processor; Python's own answer is empty on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0]

@@ -1,0 +1,58 @@
+"""One self-contained HTML file: everything that it needs is in it, and nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normkit.errors import refusal
+from normkit.lab.comparison import needs
+
+if TYPE_CHECKING:
+    from normkit.lab.comparison import Comparison
+
+__all__ = ["render", "write"]
+
+HERE = Path(__file__).parent
+
+
+def write(comparison: Comparison, path: Path) -> Path:
+    """Put the page into a file; the one that was there is replaced when the new one is complete."""
+    text = render(comparison)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise refusal(
+            f"{path} cannot be written: {error.strerror}.",
+            fix=f"all runs are stored; make room, then  normkit report {comparison.folder}",
+        ) from error
+    return path
+
+
+def render(comparison: Comparison) -> str:
+    """The page of a comparison."""
+    from normkit.lab.page.content import content
+
+    return fill("comparison.html", content(comparison), comparison.figures)
+
+
+def fill(template: str, values: dict[str, Any], figures: dict[str, Any]) -> str:
+    """A template of this folder, with figures."""
+    jinja2, markup = needs("jinja2"), needs("markupsafe").Markup
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    data = {name: json.loads(figure.to_json()) for name, figure in figures.items()}
+    return environment.get_template(template).render(
+        **values,
+        drawn=set(figures),
+        style=markup((HERE / "style.css").read_text(encoding="utf-8")),
+        script=markup((HERE / "page.js").read_text(encoding="utf-8")),
+        plotly=markup(needs("plotly.offline").get_plotlyjs()),
+        figures=markup(json.dumps(data).replace("<", "\\u003c")),
+    )

@@ -1,0 +1,122 @@
+"""One run of a comparison: everything that decides its numbers, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normkit import checks
+from normkit._version import __version__
+from normkit.errors import refusal
+from normkit.lab.task import Task, find, imported, source_of
+from normkit.placement.choice import NORMS, Maker
+from normkit.placement.table import PLACEMENTS, Anywhere
+
+__all__ = ["AXES", "SCHEDULES", "Run", "code_version"]
+
+SCHEDULES = ("constant", "cosine")
+# The parts of normkit that decide numbers; a change to any of them makes earlier runs another version's.
+_DECIDING = ("functional.py", "kernels", "norms", "placement", "transformer")
+_DECIDING_LAB = ("task.py", "tasks", "training.py", "measuring.py", "run.py")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, how, and on what.
+
+    Args:
+        task: "text", "digits", "lines", "stream", or ``package.module:Class``.
+        options: the fields of the task, as pairs.
+        norm, placement: names, or ``package.module:name`` of one's own.
+        lr: the learning rate, after ``warmup`` steps in which it rises in a line.
+        depth, width: layers, and features of the residual stream.
+        batch_size: rows a step.
+        steps: how long to train; ``until`` stops earlier on the same schedule.
+        schedule: "constant", or "cosine", which falls to a tenth.
+        seed: of the weights and of the data's order.
+    """
+
+    task: str = "text"
+    options: tuple[tuple[str, Any], ...] = ()
+    norm: str = "layer"
+    placement: str = "pre"
+    lr: float = 1e-3
+    depth: int = 6
+    width: int = 64
+    batch_size: int = 16
+    warmup: int = 0
+    steps: int = 100
+    schedule: str = "constant"
+    seed: int = 0
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        if ":" not in self.norm:
+            checks.one_of(self.norm, [*NORMS, *MORE_NORMS], what="norm=")
+        if ":" not in self.placement:
+            checks.one_of(self.placement, PLACEMENTS, what="placement=")
+        checks.one_of(self.schedule, SCHEDULES, what="schedule=")
+        for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise refusal(f"{name}= got {value!r}.", expected=f"a whole number of at least {least}")
+        if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
+            raise refusal(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
+
+    @property
+    def last(self) -> int:
+        """The step at which training ends."""
+        return self.steps if self.until is None else min(self.until, self.steps)
+
+    @property
+    def norm_maker(self) -> Maker:
+        return imported(self.norm, what="norm") if ":" in self.norm else self.norm
+
+    @property
+    def placement_rule(self) -> Anywhere:
+        return imported(self.placement, what="placement") if ":" in self.placement else self.placement
+
+    def build_task(self) -> Task:
+        return find(self.task, dict(self.options))
+
+    def config(self) -> dict[str, Any]:
+        """As plain data: what is stored."""
+        return {**dataclasses.asdict(self), "options": dict(self.options)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Run:
+        return cls(**{**config, "options": tuple(sorted(config["options"].items()))})
+
+    def key(self, data: str) -> str:
+        """What the run is known by: a hash of its configuration, its data and the code."""
+        own = [source_of(name) for name in (self.task, self.norm, self.placement)]
+        config = self.config()
+        config["options"].pop("data", None)  # where the data lie does not matter; what they are, does
+        text = json.dumps([config, data, code_version(), own], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        extra = [f"{name} {value}" for name, value in self.options if name != "data"]
+        return ", ".join([self.norm, self.placement, f"lr {self.lr:.3g}", *extra, f"seed {self.seed}"])
+
+
+# Norms that are for images only, beside those of a Transformer.
+MORE_NORMS = ("group", "instance")
+AXES = ("norm", "placement", "lr", "depth", "width", "batch_size", "warmup", "seed")
+
+
+@functools.cache
+def code_version() -> str:
+    """Of all that decides the numbers: normkit and its sources, and torch."""
+    root = Path(__file__).parent.parent
+    parts = [*(root / part for part in _DECIDING), *(root / "lab" / part for part in _DECIDING_LAB)]
+    files = sorted(f for part in parts for f in ([part] if part.is_file() else part.rglob("*.py")))
+    digest = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
+    return f"normkit {__version__}+{digest}, torch {torch.__version__}"

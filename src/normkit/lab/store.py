@@ -1,0 +1,198 @@
+"""Where runs are kept: one SQLite file in a folder, written by one process, readable at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from normkit._version import __version__
+from normkit.errors import NormkitError, refusal
+from normkit.lab.measuring import Outcome
+from normkit.lab.run import Run
+
+__all__ = ["Store"]
+
+FORMAT = 1  # of the file; SQLite keeps it as user_version
+APPLICATION = 0x6E6B6974  # "nkit": SQLite's application_id
+FILE, LOCK = "runs.sqlite", "lock.sqlite"
+ROOM = 64 << 20  # bytes that must be free before training starts: rows and a page need far less
+
+_TABLES = """
+CREATE TABLE runs (key TEXT PRIMARY KEY, config TEXT NOT NULL, data TEXT NOT NULL, code TEXT NOT NULL,
+    status TEXT NOT NULL, best_loss REAL, final_loss REAL, outcome TEXT NOT NULL, finished TEXT NOT NULL);
+CREATE TABLE sweeps (id INTEGER PRIMARY KEY, started TEXT NOT NULL, about TEXT NOT NULL, keys TEXT NOT NULL);
+"""
+
+
+class Store:
+    """The runs in a folder.
+
+    Args:
+        folder: made if ``write``, and it is not there.
+        write: hold the folder, so that no other sweep writes to it.
+    """
+
+    def __init__(self, folder: str | Path, *, write: bool = False) -> None:
+        self.folder, self.write = Path(folder), write
+        self._lock: sqlite3.Connection | None = None
+        if write:
+            self._make_folder()
+        elif not (self.folder / FILE).is_file():
+            raise refusal(
+                f"{folder} has no {FILE}.", expected="the folder of a comparison", fix="normkit compare --out …"
+            )
+        try:
+            if write:
+                self._hold()
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / ".writable"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        free = shutil.disk_usage(self.folder).free
+        if free < ROOM:
+            raise refusal(
+                f"{self.folder}: {free >> 20} MB are free on its disk.",
+                expected=f"at least {ROOM >> 20} MB, before anything is trained",
+                fix="make room, or choose another folder with --out.",
+            )
+
+    def _cannot_write(self, error: Exception) -> NormkitError:
+        reason = getattr(error, "strerror", None) or str(error)
+        return refusal(
+            f"{self.folder} cannot be written: {reason}.",
+            expected="a folder that can be, on a disk with room",
+            fix="make room or choose another folder with --out; what was stored before is still there.",
+        )
+
+    def _hold(self) -> None:
+        """SQLite's own lock on a file of its own: the system frees it when this process ends, however."""
+        self._lock = sqlite3.connect(self.folder / LOCK, timeout=0, isolation_level=None)
+        try:
+            self._lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise self._cannot_write(error) from error
+            raise refusal(
+                f"{self.folder} is in use by another sweep.",
+                expected="one sweep a folder at a time",
+                fix="wait for it, or choose another folder with --out.",
+            ) from error
+
+    def _open(self) -> None:
+        path = self.folder / FILE
+        mode = "rwc" if self.write else "ro"
+        if not os.access(self.folder, os.W_OK):
+            mode += "&immutable=1"  # else SQLite wants to put its index of the log beside the file
+        try:
+            self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=30)
+            if self.write and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                self._db.execute("PRAGMA journal_mode=WAL")
+                marks = f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORMAT};"
+                self._db.executescript(f"BEGIN; {marks} {_TABLES} COMMIT;")
+            application = self._db.execute("PRAGMA application_id").fetchone()[0]
+            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and self.write:
+                raise self._cannot_write(error) from error
+            raise refusal(
+                f"{path} cannot be read: {error}.",
+                expected="a file that normkit compare has written",
+                fix="choose another folder with --out; this file was left as it is.",
+            ) from error
+        if application != APPLICATION or found != FORMAT:
+            what = f"format {found}" if application == APPLICATION else "no runs of normkit"
+            raise refusal(
+                f"{path} holds {what}.",
+                expected=f"format {FORMAT}, which normkit {__version__} reads",
+                fix="use the version that wrote it, or another folder; this file was left as it is.",
+            )
+
+    def close(self) -> None:
+        for connection in (getattr(self, "_db", None), self._lock):
+            if connection is not None:
+                with suppress(sqlite3.Error):
+                    connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self, about: dict[str, Any], keys: Iterable[str]) -> None:
+        """Note a sweep: what the page says of it, and the keys of all its runs."""
+        self._change(
+            "INSERT INTO sweeps (started, about, keys) VALUES (?, ?, ?)",
+            (_now(), json.dumps(about), json.dumps(list(keys))),
+        )
+
+    def amend(self, about: dict[str, Any], keys: Iterable[str]) -> None:
+        """The same for the latest sweep, once more is known."""
+        self._change(
+            "UPDATE sweeps SET about = ?, keys = ? WHERE id = (SELECT max(id) FROM sweeps)",
+            (json.dumps(about), json.dumps(list(keys))),
+        )
+
+    def put(self, key: str, run: Run, data: str, code: str, outcome: Outcome) -> None:
+        """Keep a run; one of the same key gives way."""
+        self._change(
+            "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(key, json.dumps(run.config()), data, code, outcome.status),
+                *(outcome.best_loss, outcome.final_loss, json.dumps(outcome.as_dict()), _now()),
+            ),
+        )
+
+    def _change(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            with self._db:
+                self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise self._cannot_write(error) from error
+
+    def done(self, keys: Iterable[str]) -> dict[str, Outcome]:
+        """Those of the runs that have ended by themselves; a failed one is to be tried again."""
+        return {key: outcome for key, _, outcome in self.runs(keys) if outcome.status != "failed"}
+
+    def runs(self, keys: Iterable[str] | None = None) -> list[tuple[str, Run, Outcome]]:
+        """What is stored, in the order of ``keys``, which are those of the latest sweep by default."""
+        wanted = self.latest()[1] if keys is None else list(keys)
+        with closing(self._db.execute("SELECT key, config, outcome FROM runs")) as rows:
+            found = {key: (config, outcome) for key, config, outcome in rows}
+        return [
+            (key, Run.from_config(json.loads(found[key][0])), Outcome(**json.loads(found[key][1])))
+            for key in wanted
+            if key in found
+        ]
+
+    def latest(self) -> tuple[dict[str, Any], list[str]]:
+        """What the latest sweep is about, and the keys of its runs."""
+        row = self._db.execute("SELECT about, keys FROM sweeps ORDER BY id DESC LIMIT 1").fetchone()
+        if row is None:
+            raise refusal(f"{self.folder} has no sweep in it yet.", fix="normkit compare --out …")
+        return json.loads(row[0]), json.loads(row[1])
+
+
+def _quoted(path: Path) -> str:
+    """For SQLite's file: addresses."""
+    return os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

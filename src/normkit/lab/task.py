@@ -1,0 +1,183 @@
+"""What a comparison trains on: the small protocol that every task follows, built in or a user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normkit import checks
+from normkit.errors import NormkitError, refusal
+
+if TYPE_CHECKING:
+    from normkit.lab.run import Run
+
+__all__ = ["Task", "find", "imported", "source_of", "task_class"]
+
+# Where the tasks that come with normkit live.
+BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, a model for it, and a loss.
+
+    Inherit, as a frozen dataclass; every field is something that a comparison can vary. Four methods are
+    needed: ``model``, ``batch``, ``loss`` and ``held_out``. The rest has defaults.
+
+    A task is built anew in every process, and must give the same numbers there: draw from ``generator``
+    only. Keep data that is slow to load behind ``functools.cached_property``.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Line(Task):
+        ...     slope: float = 2.0
+        ...     def model(self, run):
+        ...         return nn.Linear(1, 1)
+        ...     def batch(self, size, generator):
+        ...         x = torch.randn(size, 1, generator=generator)
+        ...         return x, self.slope * x
+        ...     def loss(self, model, batch):
+        ...         return nn.functional.mse_loss(model(batch[0]), batch[1])
+        ...     def held_out(self):
+        ...         return [self.batch(64, torch.Generator().manual_seed(0))]
+        >>> len(Line(slope=3.0).fingerprint)
+        64
+    """
+
+    title: ClassVar[str] = ""
+    # What a comparison uses where the user says nothing: depth, width, batch_size, steps, norm, placement, lr.
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    # What the loss is called on the page, with its unit.
+    loss_name: ClassVar[str] = "loss"
+    # What a batch is made of, and how many of them a row has: for the throughput.
+    unit: ClassVar[str] = "rows"
+
+    def model(self, run: Run) -> nn.Module:
+        """A new model. ``run`` has norm, placement, depth and width; the random seed has been set."""
+        raise NotImplementedError
+
+    def batch(self, size: int, generator: torch.Generator) -> Any:
+        """``size`` training examples, drawn with ``generator``: a tensor, or a tuple of them, rows first."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The mean loss over the rows of a batch."""
+        raise NotImplementedError
+
+    def held_out(self) -> Sequence[Any]:
+        """Batches that are never trained on, always the same; their mean loss is what runs are judged by."""
+        raise NotImplementedError
+
+    def plateau(self) -> float | None:
+        """The held-out loss of the best guess that ignores its input (for text: byte frequencies), if known.
+        A run that stays there has learnt nothing, and counts as diverged."""
+        return None
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        """Further numbers about a trained model, in evaluation mode."""
+        return {}
+
+    def advance(self, step: int, steps: int) -> None:
+        """Called before every step; a task whose data change with time takes note."""
+
+    def layers(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The layers in order, for the figures by depth. By default the longest ModuleList in the model."""
+        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+        return list(max(lists, key=len)) if lists else []
+
+    @property
+    def units(self) -> int:
+        """Units a row."""
+        return 1
+
+    @property
+    def source(self) -> str:
+        """Where the data come from, in a few words."""
+        return type(self).__name__
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the data. By default of the held-out batches, and of the first training batch."""
+        digest = hashlib.sha256()
+        for batch in (*self.held_out(), self.batch(8, torch.Generator().manual_seed(0))):
+            for tensor in tensors(batch):
+                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def tensors(batch: Any) -> Iterable[Tensor]:
+    """Those in a batch, in order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from tensors(value)
+
+
+def task_class(name: str) -> type[Task]:
+    """The class of a task: a name that comes with normkit, or ``package.module:Class``."""
+    if ":" not in name:
+        checks.one_of(name, BUILT_IN, what="task=")
+        return getattr(importlib.import_module(f"normkit.lab.tasks.{name}"), BUILT_IN[name])
+    found = imported(name, what="task")
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise refusal(
+            f"task {name!r} is {found!r}.",
+            expected="a class that inherits from normkit.lab.Task",
+            fix="class MyTask(nk.lab.Task): ..., with model, batch, loss and held_out.",
+        )
+    return found
+
+
+def find(name: str, options: Mapping[str, Any]) -> Task:
+    """The task itself, with its fields."""
+    cls = task_class(name)
+    names = [f.name for f in dataclasses.fields(cls)]
+    for option in options:
+        checks.one_of(option, names, what=f"task {name}, a field:")
+    return cls(**options)
+
+
+def imported(path: str, *, what: str) -> Any:
+    """What ``package.module:name`` stands for; the current folder is searched too."""
+    module, _, name = path.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.import_module(module)
+    except NormkitError:
+        raise
+    except Exception as error:
+        raise refusal(
+            f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}.",
+            expected=f"package.module:name, importable from {Path.cwd()}",
+            fix=f'try  python -c "import {module}"',
+        ) from error
+    if not hasattr(found, name):
+        raise refusal(f"{what} {path!r}: module {module} has no {name!r}.")
+    return getattr(found, name)
+
+
+def source_of(name: str) -> str:
+    """The text of the module that holds a user's own part; empty for what comes with normkit."""
+    if ":" not in name:
+        return ""
+    module = sys.modules.get(name.partition(":")[0]) or importlib.import_module(name.partition(":")[0])
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return ""

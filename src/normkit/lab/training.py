@@ -1,0 +1,98 @@
+"""One training loop, for a run of a comparison as for ``normkit train``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normkit.lab.run import Run
+from normkit.lab.task import Task
+
+__all__ = ["Training", "evaluate", "learning_rate"]
+
+WEIGHT_DECAY, BETAS = 0.0, (0.9, 0.95)
+
+
+def learning_rate(run: Run, step: int) -> float:
+    """Of the step, counted from 0: up in a line for ``warmup`` steps, then as the schedule says."""
+    rate = run.lr * min(1.0, (step + 1) / run.warmup) if run.warmup else run.lr
+    if run.schedule == "cosine" and step >= run.warmup:
+        done = (step - run.warmup) / max(1, run.steps - run.warmup)
+        rate *= 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done))
+    return rate
+
+
+class Training:
+    """A model, its optimizer (AdamW without decay), and where they stand.
+
+    Args:
+        run, task: what is trained.
+        prepare: what becomes of the model before it is trained: DDP, compile, ...
+        share: what of a batch this process takes; all of it by default.
+        dtype: of autocast, if any.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        task: Task,
+        *,
+        prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
+        share: Callable[[Any], Any] = lambda batch: batch,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.run, self.task, self.share, self.device = run, task, share, device
+        torch.manual_seed(run.seed)
+        self.bare = task.model(run).to(device)
+        self.model = prepare(self.bare)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=run.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+        )
+        self.generator = torch.Generator().manual_seed(run.seed)
+        self.step = 0
+        self.autocast = torch.autocast(device, dtype) if dtype is not None else nullcontext()
+
+    def advance(self) -> float:
+        """One step; returns its loss."""
+        self.task.advance(self.step, self.run.steps)
+        rate = learning_rate(self.run, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self.share(self.task.batch(self.run.batch_size, self.generator))
+        with self.autocast:
+            loss = self.task.loss(self.model, _to(batch, self.device))
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.item()
+
+    def evaluate(self) -> float:
+        return evaluate(self.task, self.model, self.device)
+
+
+@torch.no_grad()
+def evaluate(task: Task, model: nn.Module, device: str = "cpu") -> float:
+    """The mean held-out loss, in evaluation mode."""
+    model.eval()
+    try:
+        losses = [task.loss(model, _to(batch, device)).item() for batch in task.held_out()]
+    finally:
+        model.train()
+    return sum(losses) / len(losses)
+
+
+def _to(batch: Any, device: str) -> Any:
+    if device == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {name: _to(value, device) for name, value in batch.items()}
+    return type(batch)(_to(value, device) for value in batch) if isinstance(batch, list | tuple) else batch

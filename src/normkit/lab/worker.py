@@ -1,0 +1,88 @@
+"""What a worker does with a run, whatever has started it."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from normkit.errors import NormkitError, refusal
+from normkit.lab.machine import own_process
+from normkit.lab.measuring import Outcome, measure
+from normkit.lab.run import Run, code_version
+from normkit.lab.task import Task, find
+from normkit.lab.training import Training
+
+__all__ = ["Job", "execute", "failed"]
+
+OFTEN = 0.2  # seconds between two reports of progress
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be done, and what its numbers stand for: a worker with other data or code must not do it."""
+
+    key: str
+    run: Run
+    data: str
+    code: str
+
+
+Report = Callable[[str, int, float], None]
+
+
+def execute(job: Job, report: Report | None = None) -> Outcome:
+    """Do a run. What goes wrong inside of it is its outcome, not an error of the sweep."""
+    own_process()
+    last = 0.0
+
+    def now_and_then(step: int, loss: float) -> None:
+        nonlocal last
+        if report is not None and monotonic() - last > OFTEN:
+            last = monotonic()
+            report(job.key, step, loss)
+
+    try:
+        if code_version() != job.code:
+            raise refusal(f"This worker has {code_version()}.", expected=job.code)
+        task = _task(job.run.task, job.run.options)
+        if _fingerprint(task) != job.data:
+            raise refusal(
+                f"The data of {job.run} are others here than where the sweep was started.",
+                expected="the same files on every machine",
+            )
+        _warm_up(job.run, task)
+        return measure(job.run, task, report=now_and_then)
+    except NormkitError as error:
+        return failed(str(error))
+    except Exception:
+        return failed(traceback.format_exc())
+
+
+_is_warm = False
+
+
+def _warm_up(run: Run, task: Task) -> None:
+    """Before the first run of a process: what is loaded on first use is not to be counted as its memory."""
+    global _is_warm
+    if not _is_warm:
+        Training(run, task).advance()
+        _is_warm = True
+
+
+def failed(reason: str) -> Outcome:
+    return Outcome(status="failed", error=reason)
+
+
+@functools.lru_cache(maxsize=8)
+def _task(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
+    """A task keeps its data from run to run."""
+    return find(name, dict(options))
+
+
+@functools.lru_cache(maxsize=8)
+def _fingerprint(task: Task) -> str:
+    return task.fingerprint
