@@ -3,7 +3,7 @@
 Every norm is the same operation; they differ only in which numbers share one mean. ``Norm`` takes that as a
 pattern, the named layers are drop-in for ``torch.nn``, ``functional`` holds them all as functions, and
 ``swap`` puts them into a model that exists. ``Placement`` says where a norm stands, and ``Encoder``,
-``LanguageModel`` and ``Seq2Seq`` are built on it.
+``LanguageModel`` and ``Seq2Seq`` are built on it. ``lab`` trains and compares them all.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from normkit._version import __version__
 
 if TYPE_CHECKING:
-    from normkit import functional, kernels
+    from normkit import functional, kernels, lab
     from normkit.errors import NormkitError
     from normkit.norms import (
         AdaNorm,
@@ -62,6 +62,7 @@ __all__ = [
     "describe",
     "functional",
     "kernels",
+    "lab",
     "swap",
 ]
 
@@ -83,6 +84,7 @@ _PARTS = (
     "errors",
     "functional",
     "kernels",
+    "lab",
     "norms",
     "pattern",
     "placement",

@@ -14,7 +14,10 @@ from typing import Any
 import click
 
 from normkit._version import __version__
+from normkit.cli.compare import compare
 from normkit.cli.info import info
+from normkit.cli.report import report
+from normkit.cli.train import train
 from normkit.errors import NormkitError, refusal
 
 __all__ = ["command", "main"]
@@ -41,7 +44,8 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-command.add_command(info)
+for _verb in (compare, train, report, info):
+    command.add_command(_verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 from normkit.lab.measuring import Outcome
@@ -73,6 +73,7 @@ class Arm:
     sensitivity: float | None
     step_ms: float
     units_per_second: float
+    speeds: tuple[float, float]  # the quartiles of the same
     peak_mb: float | None
     parameters: int
     pruned: bool = False
@@ -184,7 +185,12 @@ def _clipped(outcome: Outcome, worst: float) -> float:
 
 
 def _arm(
-    label: str, members: list[Result], varied: Sequence[str], worst: float, plateau: float | None, lowest: float
+    label: str,
+    members: list[Result],
+    varied: Sequence[str],
+    worst: float,
+    plateau: float | None,
+    lowest: float,
 ) -> Arm:
     complete = [(run, o) for run, o in members if run.last == run.steps]
     used = complete or members
@@ -214,10 +220,18 @@ def _arm(
         sensitivity=fmean(p.loss.mean - lowest for p in points) if plateau is not None else None,
         step_ms=median(o.step_ms for _, o in used),
         units_per_second=median(o.units_per_second for _, o in used),
+        speeds=_quartiles([o.units_per_second for _, o in used]),
         peak_mb=median(memories) if memories else None,
         parameters=used[0][1].parameters,
         pruned=not complete,
     )
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def _rest(run: Run, varied: Sequence[str]) -> dict[str, Any]:
@@ -243,21 +257,24 @@ def _recommend(
     if loss.mean >= worst:
         return "No arm has learnt anything: try smaller learning rates, more steps, or a warm-up."
     seeds = f"95 % over {loss.seeds} seeds" if loss.half is not None else "one seed, so no interval"
-    text = f"Use {best.label} with a learning rate of {best.best.lr:.3g}: {loss} {unit} ({seeds})"
+    choice = ", ".join(f"{name}={value}" for name, value in best.values.items())
+    text = f"Use {choice}, lr={best.best.lr:.3g}: held-out loss {loss} {unit} ({seeds})"
     if not rivals:
         return text + "; there was nothing to compare it with."
     if loss.half is None:
         nearest = rivals[0]
-        return f"{text}; next is {nearest.label}, {behind[nearest.label]} behind, which one seed cannot judge."
+        return (
+            f"{text}; next is {nearest.label}, {behind[nearest.label]} behind, which one seed cannot judge."
+        )
     if len(ties) == len(rivals):
         others = "the other" if len(rivals) == 1 else f"any of the other {len(rivals)}"
-        return f"{text}, but the seeds do not separate it from {others}: a tie."
+        return f"{text}. The seeds do not separate it from {others}: a tie."
     beaten = next(arm for arm in rivals if arm.label not in ties)
     gap = f"{beaten.label} is behind by {behind[beaten.label]}"
     if not ties:
         return f"{text}; it beats every other arm, and the nearest, {gap}."
     tied = ties[0] if len(ties) == 1 else ", ".join(ties[:-1]) + " and " + ties[-1]
-    return f"{text}, a tie with {tied}, which the seeds do not separate from it; {gap}."
+    return f"{text}. The seeds do not separate it from {tied}: a tie. Of the rest, {gap}."
 
 
 def _warn(arms: list[Arm], results: Sequence[Result]) -> list[str]:

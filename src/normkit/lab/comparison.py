@@ -46,7 +46,9 @@ class Comparison:
         found = summarise(self.results, list(self.about["axes"]), self.about["loss_name"])
         if found is None:
             errors = [o.error for _, o in self.results if o.error]
-            raise NormkitError(f"No run has a loss. The first error:\n{errors[0]}" if errors else "All runs diverged.")
+            raise NormkitError(
+                f"No run has a loss. The first error:\n{errors[0]}" if errors else "All runs diverged."
+            )
         return found
 
     @property

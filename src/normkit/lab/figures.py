@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from normkit.lab.analysis import Arm, interval
+from normkit.lab.analysis import Arm
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 
@@ -28,15 +28,16 @@ MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
 GRID = "rgba(128,128,128,0.25)"
 
 SENTENCES = {
-    "learning rate": "Each line is an arm, the band its 95 % interval over seeds. Low is good; wide and flat is "
-    "forgiving. At the dotted line a model knows nothing but how often each answer occurs.",
-    "loss curves": "Training loss at each arm's best learning rate, mean over seeds. A curve that lies on the dotted "
-    "line has learnt nothing yet.",
-    "gradient": "The norm of the gradient of each layer, at each arm's best learning rate. An even row is healthy; a "
-    "row that fades from left to right, or from right to left, has layers that learn late.",
-    "stream": "The root mean square of the residual stream behind each layer. A row that grows to the right, as "
-    "with Pre-LN, means that late layers change the stream by less and less.",
-    "throughput": "How much each arm gets through in a second, one thread a run. Short bars are slow norms.",
+    "learning rate": "Each line is an arm, the band its 95 % interval over seeds. Low is good; wide and flat "
+    "is forgiving. At the dotted line a model knows nothing but how often each answer occurs.",
+    "loss curves": "Training loss at each arm's best learning rate, mean over seeds. A curve that lies on the "
+    "dotted line has learnt nothing yet.",
+    "gradient": "The norm of the gradient of each layer, at each arm's best learning rate. An even row is "
+    "healthy; a row that fades from left to right, or from right to left, has layers that learn late.",
+    "stream": "The root mean square of the residual stream behind each layer. A row that grows to the right, "
+    "as with Pre-LN, means that late layers change the stream by less and less.",
+    "throughput": "How much each arm gets through in a second, one thread a run: the median of its runs, with "
+    "the middle half as a whisker. Bars whose whiskers overlap are no different.",
 }
 
 
@@ -55,10 +56,12 @@ def figures(comparison: Comparison) -> dict[str, go.Figure]:
 
 
 def _styles(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
-    """A colour for each placement and a dash for each norm, while there are enough; else one colour an arm."""
+    """A colour for each placement and a dash for each norm, while they last; else one colour an arm."""
     places = sorted({arm.values["placement"] for arm in arms})
     norms = sorted({arm.values["norm"] for arm in arms})
-    plain = len(places) * len(norms) >= len(arms) and len(places) <= len(COLOURS) and len(norms) <= len(DASHES)
+    plain = (
+        len(places) * len(norms) >= len(arms) and len(places) <= len(COLOURS) and len(norms) <= len(DASHES)
+    )
     styles = {}
     for index, arm in enumerate(sorted(arms, key=lambda a: a.label)):
         colour = places.index(arm.values["placement"]) if plain and len(places) > 1 else index
@@ -83,7 +86,7 @@ def _layout(figure: go.Figure, height: int = 440, **more: Any) -> go.Figure:
         hovermode="closest",
         **more,
     )
-    figure.update_xaxes(gridcolor=GRID, zeroline=False, automargin=True)
+    figure.update_xaxes(gridcolor=GRID, zeroline=False, automargin=True, title_standoff=8)
     figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
     return figure
 
@@ -122,7 +125,11 @@ def _learning_rate(comparison: Comparison, styles: dict[str, dict[str, str]]) ->
             hovertemplate="lr %{x:.3g}: %{customdata[0]}<br>%{customdata[1]} of %{customdata[2]} diverged",
         )
     _plateau(figure, comparison)
-    figure.update_xaxes(type="log", title="learning rate", dtick=1)
+    rates = sorted({p.lr for arm in comparison.summary.arms for p in arm.points})
+    ticks = rates if len(rates) <= 8 else rates[:: math.ceil(len(rates) / 8)]
+    figure.update_xaxes(
+        type="log", title="learning rate", tickvals=ticks, ticktext=[f"{rate:.2g}" for rate in ticks]
+    )
     figure.update_yaxes(title=f"held-out loss, {comparison.about['loss_name']}")
     return _layout(figure)
 
@@ -172,13 +179,15 @@ def _by_depth(comparison: Comparison, what: str, title: str) -> go.Figure | None
     numbers = [math.log10(v) for p in panels.values() for r in p for v in r if v]
     if not numbers:
         return None
-    figure = make_subplots(1, 2, subplot_titles=("before training", "after"), shared_yaxes=True, horizontal_spacing=0.04)
+    figure = make_subplots(
+        1, 2, subplot_titles=("before training", "after"), shared_yaxes=True, horizontal_spacing=0.04
+    )
     for column, panel in enumerate(panels.values(), start=1):
         width = max((len(r) for r in panel), default=0)
         figure.add_trace(
             go.Heatmap(
                 z=[[math.log10(v) if v else None for v in r] + [None] * (width - len(r)) for r in panel],
-                customdata=[[v for v in r] + [None] * (width - len(r)) for r in panel],
+                customdata=[list(r) + [None] * (width - len(r)) for r in panel],
                 x=list(range(1, width + 1)),
                 y=[arm.label for arm in arms],
                 coloraxis="coloraxis",
@@ -215,21 +224,22 @@ def _mean_rows(rows: list[list[float | None]]) -> list[float | None]:
 
 
 def _throughput(comparison: Comparison, styles: dict[str, dict[str, str]]) -> go.Figure:
+    """The median over all runs of an arm; the whisker goes from the slowest quarter to the fastest."""
     arms = list(comparison.summary.arms)[::-1]
-    rates = {arm.label: interval([o.units_per_second for _, o in _best_runs(comparison, arm)]) for arm in arms}
+    low, high = ([abs(arm.speeds[k] - arm.units_per_second) for arm in arms] for k in (0, 1))
     figure = go.Figure(
         go.Bar(
-            x=[rates[arm.label].mean for arm in arms],
+            x=[arm.units_per_second for arm in arms],
             y=[arm.label for arm in arms],
             orientation="h",
             marker={"color": [styles[arm.label]["color"] for arm in arms]},
-            error_x={"type": "data", "array": [rates[arm.label].half or 0 for arm in arms], "color": "gray"},
-            customdata=[(arm.step_ms, arm.peak_mb) for arm in arms],
-            hovertemplate="%{x:,.0f} a second<br>%{customdata[0]:.1f} ms a step<br>%{customdata[1]} MB<extra></extra>",
+            error_x={"type": "data", "array": high, "arrayminus": low, "color": "gray"},
+            customdata=[arm.step_ms for arm in arms],
+            hovertemplate="%{x:,.0f} a second<br>%{customdata:.1f} ms a step<extra></extra>",
         )
     )
     figure.update_xaxes(title=f"{comparison.about['unit']} a second", rangemode="tozero")
-    return _layout(figure, height=120 + 30 * max(3, len(arms)), showlegend=False)
+    return _layout(figure, height=130 + 30 * max(3, len(arms)), showlegend=False)
 
 
 def _best_runs(comparison: Comparison, arm: Arm) -> list[tuple[Run, Outcome]]:

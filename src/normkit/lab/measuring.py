@@ -22,6 +22,7 @@ __all__ = ["Outcome", "is_stuck", "measure", "probe"]
 EVALUATIONS = 5  # held-out losses a run, the last one after the last step
 POINTS = 100  # of a stored training curve
 PATIENCE = 40  # steps of a run before anyone may call it stuck
+VANISHED = 1e-3  # of the gradient that a layer had before training
 MARGIN = 0.01  # of the plateau: what counts as below it, and as still falling
 
 
@@ -29,8 +30,8 @@ MARGIN = 0.01  # of the plateau: what counts as below it, and as still falling
 class Outcome:
     """What is kept of a run. A loss that is no number is None.
 
-    ``status``: "ok"; "slow", the loss was still falling towards the plateau; "stuck", it stayed there or above;
-    "nan", it was no longer a finite number; "failed", no numbers at all, for the reason in ``error``.
+    ``status``: "ok"; "slow", the loss was still falling towards the plateau; "stuck", it stayed there or
+    above; "nan", it was no longer a finite number; "failed", no numbers at all, for the reason in ``error``.
     """
 
     status: str
@@ -84,7 +85,9 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
             if held_out[-1][1] is None:
                 status = "nan"
                 break
-            if 2 * training.step >= run.steps and is_stuck(losses[run.warmup :], held_out[-1][1], plateau):
+            if is_stuck(losses[run.warmup :], held_out[-1][1], plateau) and is_cut_off(
+                by_depth["start"]["gradient"], probe(task, training.model, examined)["gradient"]
+            ):
                 status = "stuck"
                 break
             clock = perf_counter()
@@ -136,6 +139,16 @@ def is_stuck(losses: Sequence[float], held_out: float, plateau: float | None) ->
     quarter = len(losses) // 4
     last, before = fmean(losses[-quarter:]), fmean(losses[-2 * quarter : -quarter])
     return learnt_nothing(last, plateau) and last > before - MARGIN * abs(plateau or 0.0)
+
+
+def is_cut_off(before: Sequence[float | None], now: Sequence[float | None]) -> bool:
+    """Has the gradient of some layer all but vanished? Then nothing reaches it any more.
+
+    Without this, being stuck is no proof: a Post-LN model can lie on the plateau for a hundred steps, with
+    healthy gradients, and then learn.
+    """
+    pairs = [(b, n) for b, n in zip(before, now, strict=True) if b is not None and n is not None and b > 0]
+    return any(n < VANISHED * b for b, n in pairs)
 
 
 def learnt_nothing(loss: float, plateau: float | None) -> bool:

@@ -46,7 +46,9 @@ class Store:
             self._make_folder()
         elif not (self.folder / FILE).is_file():
             raise refusal(
-                f"{folder} has no {FILE}.", expected="the folder of a comparison", fix="normkit compare --out …"
+                f"{folder} has no {FILE}.",
+                expected="the folder of a comparison",
+                fix="normkit compare --out …",
             )
         try:
             if write:

@@ -19,7 +19,8 @@ from rich.console import Console
 from normkit.errors import NormkitError, refusal
 from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
-from normkit.lab.engines import Engine, engine as engine_named
+from normkit.lab.engines import Engine
+from normkit.lab.engines import engine as engine_named
 from normkit.lab.measuring import EVALUATIONS, Outcome
 from normkit.lab.plan import Plan, make_plan
 from normkit.lab.progress import Board, duration
@@ -160,9 +161,14 @@ class _Sweep:
         seconds = self.estimate(missing) / max(1, min(engine.workers, len(missing) or 1))
         axes = ", ".join(f"{len(v)} {name}" for name, v in self.plan.axes.items())
         say = self.console.print
-        say(f"plan     {len(runs)} runs{f' ({axes})' if axes else ''} of {self.plan.runs[0].steps} steps", markup=False)
+        say(
+            f"plan     {len(runs)} runs{f' ({axes})' if axes else ''} of {self.plan.runs[0].steps} steps",
+            markup=False,
+        )
         if self.prune:
-            say(f"         pruned: first {len(runs)} short ones of {len(self.plan.runs)}, then the better halves")
+            say(
+                f"         pruned: these are short ones, of {len(self.plan.runs)}; the better half goes on, twice"
+            )
         for task in self.tasks.values():
             say(f"data     {task.source}", markup=False)
         if done:
@@ -195,10 +201,11 @@ class _Sweep:
         jobs = {job.key: job for job in map(self.job, runs)}
         done = store.done(jobs)
         waiting = [job for key, job in jobs.items() if key not in done]
+        if not waiting:
+            return [(run, outcome) for _, run, outcome in store.runs(jobs)]
         board = Board(self.console, {k: j.run for k, j in jobs.items()}, done, self.console.quiet)
-        work = engine(waiting, board.report) if waiting else iter(())
         try:
-            with board, contextlib.closing(work) if waiting else contextlib.nullcontext():  # type: ignore[arg-type]  # engines are generators
+            with board, contextlib.closing(engine(waiting, board.report)) as work:
                 for job, outcome in work:
                     store.put(job.key, job.run, job.data, job.code, outcome)
                     board.finish(job.key, outcome)

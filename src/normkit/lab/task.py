@@ -55,7 +55,7 @@ class Task:
     """
 
     title: ClassVar[str] = ""
-    # What a comparison uses where the user says nothing: depth, width, batch_size, steps, norm, placement, lr.
+    # What a comparison uses where the user says nothing: depth, width, batch_size, steps, norm, lr, ...
     defaults: ClassVar[Mapping[str, Any]] = {}
     # What the loss is called on the page, with its unit.
     loss_name: ClassVar[str] = "loss"
@@ -86,6 +86,10 @@ class Task:
     def metrics(self, model: nn.Module) -> dict[str, float]:
         """Further numbers about a trained model, in evaluation mode."""
         return {}
+
+    def sample(self, model: nn.Module) -> str | None:
+        """What ``normkit train`` shows of a trained model in the end."""
+        return None
 
     def advance(self, step: int, steps: int) -> None:
         """Called before every step; a task whose data change with time takes note."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normkit.lab.run import Run
 from normkit.lab.task import Task
@@ -45,18 +45,16 @@ class Training:
         prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
         share: Callable[[Any], Any] = lambda batch: batch,
         dtype: torch.dtype | None = None,
-        device: str = "cpu",
     ) -> None:
-        self.run, self.task, self.share, self.device = run, task, share, device
+        self.run, self.task, self.share = run, task, share
         torch.manual_seed(run.seed)
-        self.bare = task.model(run).to(device)
-        self.model = prepare(self.bare)
+        self.model = prepare(task.model(run))
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=run.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         self.generator = torch.Generator().manual_seed(run.seed)
         self.step = 0
-        self.autocast = torch.autocast(device, dtype) if dtype is not None else nullcontext()
+        self.autocast = torch.autocast("cpu", dtype) if dtype is not None else nullcontext()
 
     def advance(self) -> float:
         """One step; returns its loss."""
@@ -66,7 +64,7 @@ class Training:
             group["lr"] = rate
         batch = self.share(self.task.batch(self.run.batch_size, self.generator))
         with self.autocast:
-            loss = self.task.loss(self.model, _to(batch, self.device))
+            loss = self.task.loss(self.model, batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -74,25 +72,15 @@ class Training:
         return loss.item()
 
     def evaluate(self) -> float:
-        return evaluate(self.task, self.model, self.device)
+        return evaluate(self.task, self.model)
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, device: str = "cpu") -> float:
+def evaluate(task: Task, model: nn.Module) -> float:
     """The mean held-out loss, in evaluation mode."""
     model.eval()
     try:
-        losses = [task.loss(model, _to(batch, device)).item() for batch in task.held_out()]
+        losses = [task.loss(model, batch).item() for batch in task.held_out()]
     finally:
         model.train()
     return sum(losses) / len(losses)
-
-
-def _to(batch: Any, device: str) -> Any:
-    if device == "cpu":
-        return batch
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {name: _to(value, device) for name, value in batch.items()}
-    return type(batch)(_to(value, device) for value in batch) if isinstance(batch, list | tuple) else batch

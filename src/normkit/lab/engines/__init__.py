@@ -6,7 +6,7 @@ there. Closing it stops what is going on. All three give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from normkit import checks
@@ -23,7 +23,7 @@ class Engine(Protocol):
 
     workers: int
 
-    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]: ...
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]: ...
 
 
 def engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:

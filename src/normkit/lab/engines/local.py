@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ class LocalEngine:
             raise refusal(f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone")
         self.workers = len(_cores()) if workers is None else workers
 
-    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         if self.workers == 0:
             yield from ((job, execute(job, report)) for job in jobs)
             return

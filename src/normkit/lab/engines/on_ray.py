@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from normkit.errors import refusal
@@ -37,7 +37,7 @@ class RayEngine:
             raise refusal(f"workers= got {workers!r}.", expected="a whole number of at least 1")
         self.address, self.workers = address, workers or os.cpu_count() or 1
 
-    def __call__(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+    def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         ray = self._connect()
         try:
             yield from _run(ray, jobs, report)
@@ -109,7 +109,7 @@ def _running() -> str | None:
     return None
 
 
-def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
     board = ray.remote(num_cpus=0)(_Board).remote()
 
     def work(job: Job, board: Any) -> Outcome:

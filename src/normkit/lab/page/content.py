@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["content"]
 
 SCOPE = (
-    "Scope: {runs} runs of {steps:,} steps with models of {weights:,} weights. Runs this small show how fast and how safely "
-    "training starts. They do not show final quality, and no ranking carries over to models that are a thousand times "
-    "larger. The learning rate of each arm was chosen by the same seeds that judge it."
+    "Scope: {runs} runs of {steps:,} steps with models of {weights:,} weights. Runs this small show how fast and "
+    "how safely training starts. They do not show final quality, and no ranking carries over to models that are "
+    "a thousand times larger. The learning rate of each arm was chosen by the same seeds that judge it."
 )
 
 
@@ -26,7 +26,9 @@ def content(comparison: Comparison) -> dict[str, Any]:
     missing = about["runs"] - len(comparison.results) if not about["prune"] else 0
     warnings = list(summary.warnings)
     if missing > 0:
-        warnings.insert(0, f"Not finished: {missing} of {about['runs']} runs are missing. The same command goes on.")
+        warnings.insert(
+            0, f"Not finished: {missing} of {about['runs']} runs are missing. The same command goes on."
+        )
     return {
         "title": f"normkit: {about['title']}",
         "question": _question(about),
@@ -39,7 +41,8 @@ def content(comparison: Comparison) -> dict[str, Any]:
         ),
         "pruned": _pruned(comparison),
         "sentences": SENTENCES,
-        "arms": _arms(summary, about),
+        "arms": _arms(summary),
+        "costs": _costs(summary, about["unit"]),
         "runs": _runs(comparison),
         "command": about["command"],
         "facts": _facts(comparison),
@@ -48,7 +51,8 @@ def content(comparison: Comparison) -> dict[str, Any]:
 
 def _question(about: dict[str, Any]) -> str:
     axes = [f"{len(values)} {_plural(name, len(values))}" for name, values in about["axes"].items()]
-    return f"{about['title'].capitalize()}, on {'; '.join(about['source'])}. Compared: {', '.join(axes) or 'one arm'}."
+    data, compared = "; ".join(about["source"]), ", ".join(axes) or "one arm"
+    return f"{about['title'].capitalize()}, on {data}. Compared: {compared}."
 
 
 def _plural(name: str, count: int) -> str:
@@ -65,8 +69,8 @@ def _pruned(comparison: Comparison) -> str | None:
     shares = ", ".join(f"{share:.0%}" for share in rungs)
     return (
         f"Pruned by successive halving at {shares} of the steps: {spent:,} steps instead of "
-        f"{comparison.about['full_steps']:,}. Arms marked as pruned were dropped after a short run with one seed; "
-        "their largest stable learning rate is not known."
+        f"{comparison.about['full_steps']:,}. Arms marked as pruned were dropped after a short run with one "
+        "seed; their largest stable learning rate is not known."
     )
 
 
@@ -85,12 +89,9 @@ def _columns(*titles: str, numeric: int) -> list[dict[str, Any]]:
     return [{"title": t, "numeric": k >= len(titles) - numeric} for k, t in enumerate(titles)]
 
 
-def _arms(summary: Summary, about: dict[str, Any]) -> dict[str, Any]:
-    unit = f"{about['unit']} a second"
+def _arms(summary: Summary) -> dict[str, Any]:
     columns = _columns(
-        *("Arm", "Loss", "Behind", "Learning rate", "Largest stable", "Sensitivity", "Diverged"),
-        *("ms a step", unit.capitalize(), "Peak MB", "Weights"),
-        numeric=10,
+        *("Arm", "Loss", "Behind", "Learning rate", "Largest stable", "Sensitivity", "Diverged"), numeric=6
     )
     rows = []
     for arm in summary.arms:
@@ -104,12 +105,23 @@ def _arms(summary: Summary, about: dict[str, Any]) -> dict[str, Any]:
                 _number(None if arm.pruned else arm.max_stable_lr),
                 _number(None if arm.pruned else arm.sensitivity, ".3f"),
                 _cell(f"{diverged} of {runs}", diverged, numeric=True),
-                _number(arm.step_ms, ".1f"),
-                _number(arm.units_per_second, ",.0f"),
-                _number(arm.peak_mb, ".0f"),
-                _number(arm.parameters, ",d"),
             ]
         )
+    return {"columns": columns, "rows": rows}
+
+
+def _costs(summary: Summary, unit: str) -> dict[str, Any]:
+    columns = _columns("Arm", "ms a step", f"{unit} a second", "Peak MB", "Weights", numeric=4)
+    rows = [
+        [
+            _cell(arm.label),
+            _number(arm.step_ms, ".1f"),
+            _number(arm.units_per_second, ",.0f"),
+            _number(arm.peak_mb, ".0f"),
+            _number(arm.parameters, ",d"),
+        ]
+        for arm in summary.arms
+    ]
     return {"columns": columns, "rows": rows}
 
 
@@ -132,9 +144,7 @@ def _runs(comparison: Comparison) -> dict[str, Any]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     fixed = {"depth", "width", "batch_size", "warmup"}
     shown = [
-        n
-        for n in names
-        if n not in _HIDDEN and not (n in fixed and len({row.get(n) for row in rows}) == 1)
+        n for n in names if n not in _HIDDEN and not (n in fixed and len({row.get(n) for row in rows}) == 1)
     ]
     if any(row["error_text"] for row in rows):
         shown.append("error_text")

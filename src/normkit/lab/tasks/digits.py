@@ -55,9 +55,7 @@ class DigitsTask(Task):
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
-            raise refusal(
-                "The task digits needs scikit-learn.", fix="pip install 'normkit[lab]'"
-            ) from error
+            raise refusal("The task digits needs scikit-learn.", fix="pip install 'normkit[lab]'") from error
         found = load_digits()
         order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(0))
         pixels = torch.from_numpy(found.images).float()[order, None] / 16

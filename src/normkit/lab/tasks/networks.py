@@ -62,8 +62,8 @@ class ResidualNetwork(nn.Module):
         for block in self.blocks:
             stream = block(stream)
         y = self.final(stream)
-        y = self.head(y.mean(dim=(1, 2)) if y.ndim == 4 else y)
-        return y
+        scores: Tensor = self.head(y.mean(dim=(1, 2)) if y.ndim == 4 else y)
+        return scores
 
 
 class _Pixels(nn.Module):

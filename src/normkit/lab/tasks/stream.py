@@ -58,9 +58,9 @@ class StreamTask(Task):
     def _teacher(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            teacher = nn.Sequential(nn.Linear(self.features, 32), nn.Tanh(), nn.Linear(32, 1))
-            with torch.no_grad():
-                teacher[0].weight.normal_(std=self.features**-0.5)
+            first = nn.Linear(self.features, 32)
+            nn.init.normal_(first.weight, std=self.features**-0.5)
+            teacher = nn.Sequential(first, nn.Tanh(), nn.Linear(32, 1))
         return teacher.requires_grad_(False)
 
     @cached_property

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TextTask"]
 
 HELD_OUT = 64  # rows, in batches of 32
+SAMPLE = 300  # bytes
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,19 @@ class TextTask(Task):
         share = torch.bincount(self.training.int(), minlength=256).double() + 1
         share = (share / share.sum()).log()
         return -float(share[torch.cat(self.held_out())[:, 1:]].mean())
+
+    def sample(self, model: nn.Module) -> str:
+        """The model goes on with a text that it has not seen; it sees half of its context at a time."""
+        assert isinstance(model, LanguageModel)
+        half = self.length // 2
+        generator = torch.Generator().manual_seed(0)
+        ids = self.unseen[None, : self.length - half].long()
+        while ids.shape[1] < SAMPLE:
+            seen = ids[:, -(self.length - half) :]
+            new = model.generate(seen, half, temperature=0.7, top_k=40, generator=generator)
+            ids = torch.cat([ids, new[:, seen.shape[1] :]], dim=1)
+        written = bytes(ids[0].tolist()).decode("utf-8", "replace")
+        return "\n".join(["It goes on by itself:\n", *(f"    {line}" for line in written.splitlines())])
 
     @property
     def units(self) -> int:

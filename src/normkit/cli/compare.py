@@ -1,0 +1,84 @@
+"""``normkit compare``: train every combination, and write a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.argument("settings", required=False, metavar="[SWEEP.TOML]")
+@click.option("--task", help="text, digits, lines, stream, or package.module:Class.  [text]")
+@click.option("--data", help="A file, folder or glob of text.  [Python's own library]")
+@click.option("--norm", help="Norms, with commas: layer,rms,batch,…")
+@click.option("--placement", help="Placements, with commas: post,pre,peri,…")
+@click.option("--lr", help="Learning rates, or a range first:last:count.")
+@click.option("--seeds", help="How many seeds, or which, with commas.  [3]")
+@click.option("--depth", help="Numbers of layers.")
+@click.option("--width", help="Features of the residual stream.")
+@click.option("--batch-size", help="Rows a step.")
+@click.option("--warmup", help="Steps in which the learning rate rises.")
+@click.option("--steps", type=int, help="Steps of a run.")
+@click.option("--schedule", help="constant or cosine.  [constant]")
+@click.option(
+    "--set", "fields", multiple=True, metavar="FIELD=VALUES", help="A field of the task; repeatable."
+)
+@click.option("--out", help="The folder of the results.  [runs/TASK]")
+@click.option("--engine", default="local", help="local or ray.  [local]")
+@click.option("--address", help="Of a Ray cluster: auto, host:port.")
+@click.option("--workers", type=int, help="Runs at a time.  [one a core]")
+@click.option("--prune", is_flag=True, help="Successive halving: short runs first.")
+@click.option("--tensorboard", is_flag=True, help="Also write FOLDER/tensorboard.")
+def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **options: Any) -> None:
+    """Which norm, where, at which learning rate? Train and compare.
+
+    Without arguments: a language model on the source of Python's own library, about three minutes on two
+    cores. The same command again does only what is missing. The page is FOLDER/report.html.
+    """
+    from normkit.cli.fields import split_fields
+    from normkit.lab.plan import read_toml
+    from normkit.lab.sweep import compare as train_and_compare
+
+    given = read_toml(settings) if settings else {}
+    task_fields = {**given.pop("set", {}), **split_fields(fields)}
+    given |= {name: value for name, value in options.items() if value is not None}
+    if tensorboard:
+        from normkit.lab.export import check_tensorboard
+
+        check_tensorboard()
+    result = train_and_compare(**given, **task_fields)
+    if tensorboard:
+        from normkit.lab.export import to_tensorboard
+
+        click.echo(f"tensorboard --logdir {to_tensorboard(result)}")
+    show(result)
+
+
+def show(result: Any) -> None:
+    """The answer, the arms, and where the page is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for title in ("arm", "loss", "behind", "best lr", "stable to", "diverged"):
+        table.add_column(title, justify="left" if title == "arm" else "right")
+    for arm in result.summary.arms:
+        gap = result.summary.behind.get(arm.label)
+        tie = " tie" if arm.label in result.summary.ties else ""
+        diverged, runs = sum(p.diverged for p in arm.points), sum(len(p.losses) for p in arm.points)
+        table.add_row(
+            *(arm.label + (" (pruned)" if arm.pruned else ""), str(arm.best.loss)),
+            *("" if gap is None else f"{gap.mean:.3f}{tie}", f"{arm.best.lr:.2g}"),
+            "–" if arm.max_stable_lr is None or arm.pruned else f"{arm.max_stable_lr:.2g}",
+            f"{diverged}/{runs}",
+        )
+    console.print()
+    console.print(table)
+    console.print(f"\n{result.recommendation}\n", markup=False)
+    for warning in result.summary.warnings:
+        console.print(warning, markup=False)
+    console.print(f"page  {result.folder / 'report.html'}", markup=False, soft_wrap=True)

@@ -1,0 +1,107 @@
+"""One run over several processes, as torchrun starts them: DDP or FSDP2, and nothing home-made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from normkit.errors import refusal
+from normkit.lab.task import Task
+from normkit.norms import SyncBatchNorm
+
+__all__ = ["Group", "group"]
+
+
+class Group:
+    """The processes that train one model. Alone, everything here is what it would be without."""
+
+    def __init__(self, rank: int = 0, size: int = 1, shard: bool = False) -> None:
+        self.rank, self.size, self.shard = rank, size, shard
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that speaks and writes."""
+        return self.rank == 0
+
+    def wrap(self, task: Task, model: nn.Module) -> nn.Module:
+        """The model as this group trains it; batch statistics become those of the whole batch."""
+        if self.size == 1 and not self.shard:
+            return model
+        layers = task.layers(model)
+        model = SyncBatchNorm.convert_sync_batchnorm(model)
+        if not self.shard:
+            return DistributedDataParallel(model)
+        for layer in layers:
+            fully_shard(layer)
+        fully_shard(model)
+        return model
+
+    def share(self, batch: Any) -> Any:
+        """The rows of this process. All draw the same batch, so any number of them sees the same data."""
+        if self.size == 1:
+            return batch
+        if isinstance(batch, Tensor):
+            rows = len(batch) // self.size
+            return batch[self.rank * rows : (self.rank + 1) * rows]
+        if isinstance(batch, dict):
+            return {name: self.share(value) for name, value in batch.items()}
+        return type(batch)(self.share(value) for value in batch)
+
+    def check(self, batch_size: int) -> None:
+        if batch_size % self.size:
+            raise refusal(
+                f"batch_size={batch_size} on {self.size} processes.",
+                expected="the same number of rows for each of them",
+                fix=f"--batch-size {(batch_size // self.size + 1) * self.size}",
+            )
+
+    def agree(self, loss: float, stop: bool) -> tuple[float, bool]:
+        """The mean loss, and whether anyone wants to stop."""
+        if self.size == 1:
+            return loss, stop
+        both = torch.tensor([loss, float(stop)], dtype=torch.float64)
+        distributed.all_reduce(both)
+        return both[0].item() / self.size, bool(both[1] > 0)
+
+    def state(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of the whole model, with the names that it has in one process."""
+        return get_state_dict(model, optimizer, options=self._whole)
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, saved: tuple[Any, Any]) -> None:
+        set_state_dict(
+            model, optimizer, model_state_dict=saved[0], optim_state_dict=saved[1], options=self._whole
+        )
+
+    @property
+    def _whole(self) -> StateDictOptions:
+        return StateDictOptions(full_state_dict=True, cpu_offload=self.size > 1)
+
+
+@contextmanager
+def group(*, shard: bool = False) -> Iterator[Group]:
+    """The group that torchrun has started this process in, or one of this process alone."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 and "RANK" not in os.environ:
+        if shard:
+            raise refusal(
+                "--shard in a single process.",
+                expected="several, to share the model among",
+                fix="torchrun --nproc-per-node 2 -m normkit train --shard …",
+            )
+        yield Group()
+        return
+    distributed.init_process_group("gloo")
+    try:
+        yield Group(distributed.get_rank(), size, shard)
+    finally:
+        distributed.destroy_process_group()
