@@ -73,7 +73,7 @@ def show(result: Any) -> None:
         table.add_row(
             *(arm.label + (" (pruned)" if arm.pruned else ""), str(arm.best.loss)),
             *("" if gap is None else f"{gap.mean:.3f}{tie}", f"{arm.best.lr:.2g}"),
-            "–" if arm.max_stable_lr is None or arm.pruned else f"{arm.max_stable_lr:.2g}",
+            "–" if arm.max_stable_lr is None else f"{arm.max_stable_lr:.2g}",
             f"{diverged}/{runs}",
         )
     console.print()

@@ -41,7 +41,7 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
     from normkit.errors import refusal
     from normkit.lab.machine import own_process
     from normkit.lab.plan import make_plan
-    from normkit.lab.train import train as train_one
+    from normkit.lab.single import train as train_one
 
     how = {name: options.pop(name) for name in ("resume", "every", "bf16", "compile", "shard")}
     plan = make_plan({**options, "seeds": [seed], "set": split_fields(fields)})

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
     from normkit.lab.run import Run
+    from normkit.lab.single import train
     from normkit.lab.sweep import compare
     from normkit.lab.task import Task
-    from normkit.lab.train import train
 
 __all__ = ["Comparison", "Run", "Task", "compare", "train"]
 
-_HOMES = {"Comparison": "comparison", "Run": "run", "Task": "task", "compare": "sweep", "train": "train"}
+_HOMES = {"Comparison": "comparison", "Run": "run", "Task": "task", "compare": "sweep", "train": "single"}
 
 if not TYPE_CHECKING:  # looked up when first used: `normkit info` needs none of it
 

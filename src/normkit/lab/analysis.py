@@ -143,6 +143,7 @@ def summarise(results: Sequence[Result], varied: Sequence[str], loss_name: str =
     if not losses:
         return None
     plateau = max(plateaus, default=None)
+    halved = any(run.until is not None for run, _ in full)  # then learning rates are missing
     worst = plateau if plateau is not None else max(losses)
     longest = max(run.last for run, _ in full)
     groups: dict[str, list[Result]] = defaultdict(list)
@@ -151,7 +152,10 @@ def summarise(results: Sequence[Result], varied: Sequence[str], loss_name: str =
     lowest = min(
         _clipped(o, worst) for run, o in full if run.last == longest
     )  # the global best, one for all arms
-    arms = [_arm(label, members, varied, worst, plateau, lowest) for label, members in groups.items()]
+    arms = [
+        _arm(label, members, varied, worst, None if halved else plateau, lowest)
+        for label, members in groups.items()
+    ]
     arms.sort(key=lambda arm: (arm.pruned, arm.best.loss.mean))
     best = arms[0]
     rivals = [arm for arm in arms[1:] if not arm.pruned]

@@ -30,14 +30,14 @@ GRID = "rgba(128,128,128,0.25)"
 SENTENCES = {
     "learning rate": "Each line is an arm, the band its 95 % interval over seeds. Low is good; wide and flat "
     "is forgiving. At the dotted line a model knows nothing but how often each answer occurs.",
-    "loss curves": "Training loss at each arm's best learning rate, mean over seeds. A curve that lies on the "
-    "dotted line has learnt nothing yet.",
+    "loss curves": "Training loss at each arm's best learning rate, mean over seeds. A curve that lies on "
+    "the dotted line has learnt nothing yet.",
     "gradient": "The norm of the gradient of each layer, at each arm's best learning rate. An even row is "
     "healthy; a row that fades from left to right, or from right to left, has layers that learn late.",
     "stream": "The root mean square of the residual stream behind each layer. A row that grows to the right, "
     "as with Pre-LN, means that late layers change the stream by less and less.",
-    "throughput": "How much each arm gets through in a second, one thread a run: the median of its runs, with "
-    "the middle half as a whisker. Bars whose whiskers overlap are no different.",
+    "throughput": "How much each arm gets through in a second, one thread a run: the median of its runs, "
+    "with the middle half as a whisker. Bars whose whiskers overlap are no different.",
 }
 
 

@@ -95,7 +95,8 @@ def _short(run: Run) -> str:
 
 def _said(outcome: Outcome) -> str:
     if outcome.status == "failed":
-        return f"failed: {(outcome.error or '').strip().splitlines()[-1]}"
+        lines = (outcome.error or "").strip().splitlines()
+        return f"failed: {lines[-1 if lines[0].startswith('Traceback') else 0]}"
     loss = "no loss" if outcome.final_loss is None else f"loss {outcome.final_loss:.3f}"
     return f"{loss}{STATUS[outcome.status]}, {outcome.seconds:.1f} s"
 

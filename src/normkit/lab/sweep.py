@@ -166,9 +166,7 @@ class _Sweep:
             markup=False,
         )
         if self.prune:
-            say(
-                f"         pruned: these are short ones, of {len(self.plan.runs)}; the better half goes on, twice"
-            )
+            say(f"         short ones first, of {len(self.plan.runs)} in all; the better half goes on, twice")
         for task in self.tasks.values():
             say(f"data     {task.source}", markup=False)
         if done:

@@ -131,15 +131,15 @@ def _work(job: Job) -> Outcome:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A process that starts in here ignores Ctrl-C from its first instruction on."""
-    if threading.current_thread() is not threading.main_thread():
+    """A process that starts in here never sees Ctrl-C; this one sees it a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _cores() -> Sequence[int]:

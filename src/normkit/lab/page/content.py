@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["content"]
 
 SCOPE = (
-    "Scope: {runs} runs of {steps:,} steps with models of {weights:,} weights. Runs this small show how fast and "
-    "how safely training starts. They do not show final quality, and no ranking carries over to models that are "
-    "a thousand times larger. The learning rate of each arm was chosen by the same seeds that judge it."
+    "Scope: {runs} runs of {steps:,} steps with models of {weights:,} weights. Runs this small show how "
+    "fast and how safely training starts. They do not show final quality, and no ranking carries over to "
+    "models that are a thousand times larger. The learning rate of each arm was chosen by the same seeds "
+    "that judge it."
 )
 
 
@@ -70,7 +71,7 @@ def _pruned(comparison: Comparison) -> str | None:
     return (
         f"Pruned by successive halving at {shares} of the steps: {spent:,} steps instead of "
         f"{comparison.about['full_steps']:,}. Arms marked as pruned were dropped after a short run with one "
-        "seed; their largest stable learning rate is not known."
+        "seed. Largest stable learning rate and sensitivity need all learning rates, so they are not known."
     )
 
 
@@ -102,8 +103,8 @@ def _arms(summary: Summary) -> dict[str, Any]:
                 _cell(str(arm.best.loss), arm.best.loss.mean, numeric=True),
                 _behind(arm, summary),
                 _number(arm.best.lr),
-                _number(None if arm.pruned else arm.max_stable_lr),
-                _number(None if arm.pruned else arm.sensitivity, ".3f"),
+                _number(arm.max_stable_lr),
+                _number(arm.sensitivity, ".3f"),
                 _cell(f"{diverged} of {runs}", diverged, numeric=True),
             ]
         )

@@ -1,0 +1,142 @@
+"""The answer, on made-up rows whose answer is known."""
+
+import math
+
+import pytest
+
+from normkit.lab.analysis import interval, summarise
+from normkit.lab.measuring import Outcome
+from normkit.lab.run import Run
+
+PLATEAU = 3.0
+VARIED = ["norm", "placement", "lr", "seed"]
+
+
+def rows(norm, losses, *, placement="pre", lr=1e-3, status="ok", **changes):
+    """One result a seed."""
+    return [
+        (
+            Run(norm=norm, placement=placement, lr=lr, seed=seed, **changes),
+            Outcome(
+                status,
+                best_loss=loss,
+                final_loss=loss,
+                plateau=PLATEAU,
+                steps=100,
+                step_ms=1.0,
+                units_per_second=1.0,
+                peak_mb=1.0,
+            ),
+        )
+        for seed, loss in enumerate(losses)
+    ]
+
+
+def test_the_interval_is_students():
+    """t for 2 degrees of freedom at 97.5 % is 4.3027: any table of the distribution has it."""
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2
+    assert found.half == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
+    assert interval([1.0]).half is None
+
+
+def test_a_clear_winner_is_named_with_its_margin():
+    summary = summarise(rows("layer", [2.00, 2.01, 2.02]) + rows("rms", [2.50, 2.51, 2.52]), VARIED, "nats")
+    assert [arm.label for arm in summary.arms] == ["layer · pre", "rms · pre"]
+    assert summary.ties == ()
+    assert summary.behind["rms · pre"].mean == pytest.approx(0.5)
+    assert (
+        "Use norm=layer, placement=pre, lr=0.001: held-out loss 2.010 ± 0.025 nats" in summary.recommendation
+    )
+    assert "beats every other arm" in summary.recommendation
+
+
+def test_what_the_seeds_do_not_separate_is_a_tie():
+    summary = summarise(rows("layer", [2.0, 2.3, 2.1]) + rows("rms", [2.2, 2.1, 2.3]), VARIED)
+    assert summary.ties == ("rms · pre",)
+    assert "a tie" in summary.recommendation
+
+
+def test_seeds_are_compared_one_by_one():
+    """Between seeds there is much noise, and all of it is common to both arms."""
+    summary = summarise(rows("layer", [1.0, 2.0, 2.9]) + rows("rms", [1.05, 2.06, 2.95]), VARIED)
+    assert summary.ties == ()
+
+
+def test_one_seed_gives_no_verdict():
+    summary = summarise(rows("layer", [2.0]) + rows("rms", [2.5]), VARIED)
+    assert "one seed" in summary.recommendation
+    assert "cannot judge" in summary.recommendation
+    assert summary.ties == ("rms · pre",)
+
+
+def test_an_arm_is_judged_at_its_best_learning_rate():
+    results = (
+        rows("layer", [2.5] * 3, lr=1e-3)
+        + rows("layer", [2.1] * 3, lr=1e-2)
+        + rows("rms", [2.2] * 3, lr=1e-3)
+    )
+    summary = summarise(results, VARIED)
+    assert summary.arms[0].label == "layer · pre"
+    assert summary.arms[0].best.lr == 1e-2
+
+
+def test_max_stable_lr_and_sensitivity_follow_their_definitions():
+    """limit of layer: 2.0 + 0.5 (3.0 - 2.0) = 2.5; the global best is 1.8."""
+    layer = (
+        rows("layer", [2.0] * 3, lr=1e-3)
+        + rows("layer", [2.4] * 3, lr=1e-2)
+        + rows("layer", [9.0] * 3, lr=1e-1)
+    )
+    rms = (
+        rows("rms", [1.8] * 3, lr=1e-3)
+        + rows("rms", [2.5] * 3, lr=1e-2)
+        + rows("rms", [None] * 3, lr=1e-1, status="nan")
+    )
+    arms = {arm.label: arm for arm in summarise(layer + rms, VARIED).arms}
+    assert arms["layer · pre"].max_stable_lr == 1e-2
+    assert arms["rms · pre"].max_stable_lr == 1e-3, "2.5 is above 1.8 + 0.5 (3.0 - 1.8) = 2.4"
+    assert arms["layer · pre"].sensitivity == pytest.approx((0.2 + 0.6 + 1.2) / 3), "clipped at the plateau"
+    assert arms["rms · pre"].sensitivity == pytest.approx((0.0 + 0.7 + 1.2) / 3)
+    assert sum(p.diverged for p in arms["rms · pre"].points) == 3
+
+
+def test_all_dead_is_said():
+    summary = summarise(
+        rows("layer", [None] * 3, status="nan") + rows("rms", [3.5] * 3, status="stuck"), VARIED
+    )
+    assert "No arm has learnt anything" in summary.recommendation
+    assert summarise(rows("layer", [None] * 3, status="failed"), VARIED) is None
+
+
+def test_the_edge_of_the_range_is_pointed_out():
+    results = rows("layer", [2.5] * 3, lr=1e-3) + rows("layer", [2.1] * 3, lr=1e-2)
+    assert any("largest one that was tried" in w for w in summarise(results, VARIED).warnings)
+    inside = results + rows("layer", [2.6] * 3, lr=1e-1)
+    assert summarise(inside, VARIED).warnings == ()
+
+
+def test_failed_runs_are_left_out_and_counted():
+    results = (
+        rows("layer", [2.0, 2.1, 2.2]) + rows("rms", [2.0] * 3) + rows("rms", [None], lr=0.1, status="failed")
+    )
+    summary = summarise(results, VARIED)
+    assert any("1 runs failed" in w for w in summary.warnings)
+    assert len(summary.arms) == 2
+
+
+def test_other_axes_make_arms_of_their_own():
+    results = rows("layer", [2.0] * 3, depth=2) + rows("layer", [2.2] * 3, depth=4)
+    summary = summarise(results, [*VARIED, "depth"])
+    assert [arm.label for arm in summary.arms] == ["layer · pre · depth 2", "layer · pre · depth 4"]
+    assert "depth=2" in summary.recommendation
+
+
+def test_without_a_plateau_there_is_no_stable_rate():
+    results = [
+        (run, Outcome("ok", 2.0 + run.seed, 2.0 + run.seed, step_ms=1.0, units_per_second=1.0))
+        for run, _ in rows("layer", [0] * 3)
+    ]
+    arm = summarise(results, VARIED).arms[0]
+    assert arm.max_stable_lr is None
+    assert arm.sensitivity is None

@@ -1,0 +1,142 @@
+"""The same numbers everywhere, and no run lost with its worker."""
+
+import os
+import socket
+import time
+
+import pytest
+
+from normkit.errors import NormkitError
+from normkit.lab.engines import engine
+from normkit.lab.run import Run, code_version
+from normkit.lab.worker import Job, execute
+
+OWN = "lab.own_task:Small"
+
+
+def jobs(task=OWN, count=3, **options):
+    runs = [
+        Run(
+            task=task,
+            options=tuple(sorted(options.items())),
+            depth=2,
+            width=16,
+            batch_size=8,
+            steps=20,
+            seed=seed,
+        )
+        for seed in range(count)
+    ]
+    data = runs[0].build_task().fingerprint
+    return [Job(run.key(data), run, data, code_version()) for run in runs]
+
+
+def losses(work, chosen):
+    """Held-out losses by run, each once."""
+    news = []
+    done = list(chosen(work, lambda *n: news.append(n)))
+    assert sorted(job.key for job, _ in done) == sorted(job.key for job in work), "every run once"
+    assert all(outcome.error is None for _, outcome in done), [o.error for _, o in done]
+    assert {key for key, _, _ in news} <= {job.key for job in work}
+    return {job.key: outcome.held_out for job, outcome in done}
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    return {job.key: execute(job).held_out for job in jobs()}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_local_processes_give_the_same_numbers_bit_for_bit(workers, wanted):
+    assert losses(jobs(), engine("local", workers=workers)) == wanted
+
+
+def test_a_killed_worker_is_replaced_and_its_run_done_again(tmp_path):
+    mark = tmp_path / "killed"
+    done = dict(losses(jobs("lab.own_task:KilledOnce", mark=str(mark)), engine("local", workers=2)))
+    assert int(mark.read_text()) != os.getpid()
+    assert len(done) == 3
+
+
+def test_a_run_that_always_kills_its_worker_is_given_up(tmp_path):
+    work = jobs("lab.own_task:Deadly", count=1, parent=os.getpid())
+    ((_, outcome),) = engine("local", workers=1)(work, lambda *_: None)
+    assert outcome.status == "failed"
+    assert "died 3 times" in outcome.error
+
+
+def test_a_bug_in_a_task_is_the_outcome_of_its_run_and_not_the_end_of_the_sweep():
+    ((_, outcome),) = engine("local", workers=0)(jobs("lab.own_task:Broken", count=1), lambda *_: None)
+    assert outcome.status == "failed"
+    assert "no_such_method" in outcome.error
+
+
+def test_a_worker_with_other_data_or_code_does_not_pretend():
+    (job,) = jobs(count=1)
+    assert "The data of" in execute(Job(job.key, job.run, "other", job.code)).error
+    assert "This worker has" in execute(Job(job.key, job.run, job.data, "other")).error
+
+
+def test_closing_stops_the_workers_at_once():
+    work = jobs(count=200)
+    running = engine("local", workers=1)(work, lambda *_: None)
+    next(running)
+    start = time.monotonic()
+    running.close()
+    assert time.monotonic() - start < 5
+
+
+@pytest.fixture(scope="module")
+def on_ray():
+    """Ray warns of what pytest takes for errors; it is told not to."""
+    pytest.importorskip("ray", reason="pip install 'normkit[ray]'")
+    return engine("ray", workers=2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_gives_the_same_numbers_bit_for_bit(on_ray, wanted):
+    assert losses(jobs(), on_ray) == wanted
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_does_a_run_again_whose_worker_was_killed(on_ray, tmp_path, wanted):
+    mark = tmp_path / "killed"
+    done = losses(jobs("lab.own_task:KilledOnce", mark=str(mark)), on_ray)
+    assert int(mark.read_text()) != os.getpid(), "a worker was killed"
+    assert sorted(map(str, done.values())) == sorted(map(str, wanted.values()))
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("auto", "no Ray cluster runs"),
+        ("nowhere", "auto, host:port"),
+        ("127.0.0.1:{port}", "does not answer"),
+    ],
+)
+def test_an_address_that_does_not_answer_is_named_within_seconds(address, text, monkeypatch):
+    pytest.importorskip("ray", reason="pip install 'normkit[ray]'")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(NormkitError) as error:
+        next(engine("ray", address=address.format(port=port))(jobs(), lambda *_: None))
+    assert text in str(error.value)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": "rya"}, "did you mean 'ray'?"),
+        ({"workers": -1}, "workers= got -1"),
+        ({"name": "ray", "workers": 0}, "workers= got 0"),
+        ({"address": "auto"}, "add --engine ray"),
+    ],
+)
+def test_a_mistake_is_named(options, text):
+    with pytest.raises(NormkitError) as error:
+        engine(**options)
+    assert text in str(error.value)

@@ -1,0 +1,252 @@
+"""Comparisons from end to end: resumed, killed, interrupted, pruned, exported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+
+import normkit as nk
+from normkit.errors import NormkitError
+from normkit.lab import export, halving
+from normkit.lab.comparison import Comparison
+from normkit.lab.measuring import Outcome
+from normkit.lab.run import Run
+from normkit.lab.store import Store
+
+OWN = "lab.own_task:Small"
+TESTS = Path(__file__).parent.parent
+TIMED = ["seconds", "step_ms", "units_per_second", "peak_mb"]
+
+
+def small(folder, **changes):
+    settings = {"task": OWN, "seeds": 2, "steps": 20, "workers": 0, "progress": False, **changes}
+    return nk.lab.compare(out=folder, **settings)
+
+
+def numbers(result):
+    return result.table.drop(columns=TIMED).to_dict("records")
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return small(tmp_path_factory.mktemp("sweep") / "runs", seeds=3)
+
+
+def test_a_comparison_has_table_figures_and_recommendation(result):
+    assert isinstance(result.table, pandas.DataFrame)
+    assert len(result.table) == 2 * 2 * 3
+    wanted = {"norm", "placement", "lr", "seed", "best_loss", "final_loss", "diverged"}
+    assert wanted <= set(result.table.columns)
+    assert set(result.figures) == {"learning rate", "loss curves", "gradient", "stream", "throughput"}
+    assert result.recommendation.startswith("Use norm=")
+    assert "<table" in result._repr_html_()
+    assert str(len(result.table)) in repr(result)
+    assert (result.folder / "report.html").stat().st_size > 1e6
+
+
+def test_the_same_again_trains_nothing(result, monkeypatch):
+    before = (result.folder / "runs.sqlite").stat().st_size
+    monkeypatch.setattr("normkit.lab.worker.measure", lambda *_, **__: pytest.fail("it trains"))
+    again = small(result.folder, seeds=3)
+    assert numbers(again) == numbers(result)
+    assert (result.folder / "runs.sqlite").stat().st_size < 2 * before
+
+
+def test_more_seeds_add_to_what_is_there(tmp_path, monkeypatch):
+    small(tmp_path, seeds=1)
+    from normkit.lab import worker
+
+    done = []
+    real = worker.measure
+    monkeypatch.setattr(worker, "measure", lambda run, *a, **k: done.append(run.seed) or real(run, *a, **k))
+    assert len(small(tmp_path, seeds=2).results) == 8
+    assert done == [1] * 4
+
+
+def test_a_comparison_is_loaded_again(result):
+    again = Comparison.load(result.folder)
+    assert numbers(again) == numbers(result)
+    assert again.recommendation == result.recommendation
+
+
+def cli(folder, *more, **options):
+    command = [sys.executable, "-m", "normkit", "compare", "--task", "lab.own_task:Small", "--steps", "150"]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(
+        [*command, "--seeds", "2", "--workers", "1", "--out", str(folder), *more],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def wait_for(process, text):
+    """Read its output until a line has the text."""
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} was never said")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return numbers(small(tmp_path_factory.mktemp("whole"), steps=150))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path, how, whole):
+    process = cli(tmp_path / "stopped")
+    wait_for(process, "[2/8]")
+    process.send_signal(how)
+    rest = process.communicate(timeout=30)[0]
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "runs are stored in" in rest
+        assert "the same command does the rest" in rest
+        assert "Traceback" not in rest
+    stored = len(Comparison.load(tmp_path / "stopped").results)
+    assert 2 <= stored < 8
+    again = cli(tmp_path / "stopped")
+    output = again.communicate(timeout=60)[0]
+    assert again.returncode == 0, output
+    assert f"{stored} of them are done already" in output
+    assert numbers(Comparison.load(tmp_path / "stopped")) == whole
+
+
+def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
+    process = cli(tmp_path, "--steps", "100000", start_new_session=True)
+    wait_for(process, "results")
+    group = os.getpgid(process.pid)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and members(group) < 2:
+        time.sleep(0.1)
+    assert members(group) >= 2
+    process.kill()
+    process.communicate()
+    while time.monotonic() < deadline and members(group):
+        time.sleep(0.1)
+    assert members(group) == 0
+
+
+def members(group):
+    """How many processes of a group are alive and not zombies."""
+    count = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        count += fields[0] != "Z" and int(fields[2]) == group
+    return count
+
+
+def test_an_arm_that_cannot_be_built_is_named_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr("normkit.lab.worker.measure", lambda *_, **__: pytest.fail("it trains"))
+    with pytest.raises(NormkitError, match=r"subln.*norms inside of the sublayer"):
+        small(tmp_path, placement="pre,subln")
+
+
+def test_a_bug_in_a_users_task_is_shown_with_its_line(tmp_path):
+    with pytest.raises(NormkitError) as error:
+        small(tmp_path, task="lab.own_task:Broken")
+    assert "its first step fails with AttributeError" in str(error.value)
+    assert "own_task.py, line" in str(error.value)
+
+
+def test_failed_runs_are_tried_again(tmp_path, monkeypatch):
+    from normkit.lab import worker
+
+    def unlucky(run, *_, **__):
+        if run.seed:
+            return worker.failed("no luck")
+        return Outcome("ok", 1.0, 1.0, 8.0, 20, step_ms=1.0, units_per_second=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "measure", unlucky)
+        first = small(tmp_path)
+        assert sum(o.status == "failed" for _, o in first.results) == 4
+        assert any("4 runs failed" in w for w in first.summary.warnings)
+    second = small(tmp_path)
+    assert all(o.status != "failed" for _, o in second.results)
+
+
+def test_pruning_halves_the_cells_and_keeps_the_best(tmp_path):
+    full = small(tmp_path / "full", seeds=3, lr="1e-4:3e-2:4", steps=40)
+    pruned = small(tmp_path / "pruned", seeds=3, lr="1e-4:3e-2:4", steps=40, prune=True)
+    assert pruned.summary.arms[0].best.lr == full.summary.arms[0].best.lr
+    steps = [sum(o.steps for _, o in r.results) for r in (full, pruned)]
+    assert steps[1] <= 0.5 * steps[0]
+    html = (tmp_path / "pruned" / "report.html").read_text()
+    assert "Pruned by successive halving" in html
+    again = small(tmp_path / "pruned", seeds=3, lr="1e-4:3e-2:4", steps=40, prune=True)
+    assert numbers(again) == numbers(pruned)
+
+
+def test_a_rung_keeps_the_better_half():
+    runs = [Run(lr=10.0**-k, seed=seed) for seed in range(3) for k in range(1, 5)]
+    first = halving.first_rung(runs)
+    assert [(r.seed, r.until) for r in first] == [(0, 25)] * 4
+    results = [(run, Outcome("ok", final_loss=run.lr)) for run in first]
+    results[-1] = (first[-1], Outcome("nan"))
+    second = halving.next_rung(runs, results, 1)
+    assert [(r.lr, r.until) for r in second] == [(1e-2, 50), (1e-3, 50)]
+    last = halving.next_rung(runs, [(r, Outcome("ok", final_loss=r.lr)) for r in second], 2)
+    assert [(r.lr, r.seed, r.until) for r in last] == [(1e-3, 0, None), (1e-3, 1, None), (1e-3, 2, None)]
+
+
+def test_exports(result, tmp_path):
+    rows = json.loads(export.to_json(result))
+    assert len(rows) == 12
+    assert {"norm", "placement", "lr", "seed", "best_loss", "final_loss", "diverged"} <= set(rows[0])
+    assert len(export.to_csv(result).splitlines()) == 13
+    table = pandas.read_parquet(export.to_parquet(result))
+    assert table["final_loss"].tolist() == result.table["final_loss"].tolist()
+
+
+@pytest.mark.filterwarnings("ignore")  # tensorboard's own
+def test_tensorboard_reads_what_is_written(result):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path = export.to_tensorboard(result)
+    folders = sorted(path.iterdir())
+    assert len(folders) == 12
+    events = EventAccumulator(str(folders[0]))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["loss/training", "loss/held out"]
+    assert len(events.Scalars("loss/training")) == 20
+
+
+def test_a_page_that_cannot_be_written_keeps_the_old_one(result, monkeypatch):
+    before = (result.folder / "report.html").read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("normkit.lab.page.os.replace", full)
+    with pytest.raises(NormkitError, match="all runs are stored"):
+        result.save()
+    assert (result.folder / "report.html").read_bytes() == before
+    assert not list(result.folder.glob(".report*"))
+
+
+def test_a_full_disk_during_a_sweep_says_what_is_stored(tmp_path, monkeypatch, capsys):
+    real, count = Store.put, []
+
+    def put(self, *arguments):
+        count.append(1)
+        if len(count) > 3:
+            raise self._cannot_write(OSError(28, "No space left on device"))
+        real(self, *arguments)
+
+    monkeypatch.setattr(Store, "put", put)
+    with pytest.raises(NormkitError, match="No space left"):
+        small(tmp_path, progress=True)
+    assert "3 of 8 runs are stored" in capsys.readouterr().out

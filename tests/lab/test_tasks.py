@@ -1,0 +1,161 @@
+"""The tasks that come with normkit, the data of users, and the protocol."""
+
+import math
+
+import pytest
+import torch
+
+import normkit as nk
+from normkit.errors import NormkitError
+from normkit.lab.plan import make_plan
+from normkit.lab.task import find
+from normkit.lab.tasks import corpus
+from normkit.lab.training import Training
+
+LIBRARY = "def f(x):\n    return x + 1\n\n" * 900
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve different files of a user's own."""
+    root = tmp_path / "texts"
+    root.mkdir()
+    for k in range(12):
+        lines = [f"value_{k}_{j} = compute({k}, {j}, 'name {k * j}')" for j in range(150)]
+        (root / f"file{k:02}.txt").write_text("\n".join(lines))
+    return root
+
+
+TASKS = [
+    ("text", {}, {}),
+    ("text", {"qk_norm": True, "dropout": 0.1}, {"norm": "rms", "placement": "normformer"}),
+    ("digits", {}, {"norm": "batch", "placement": "post"}),
+    ("digits", {"network": "conv"}, {"norm": "group"}),
+    ("digits", {"network": "conv"}, {"norm": "instance", "placement": "peri"}),
+    ("lines", {}, {"norm": "batch"}),
+    ("stream", {"jump": "shift"}, {"norm": "layer"}),
+    ("examples.dates:Dates", {}, {"norm": "rms"}),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "arm"), TASKS)
+def test_every_task_learns_something_in_forty_steps(name, fields, arm, monkeypatch):
+    monkeypatch.syspath_prepend(".")
+    plan = make_plan(
+        {"task": name, "set": fields, "lr": 3e-3, "depth": 2, "width": 32, "steps": 40, "seeds": 1}
+        | {"norm": "layer", "placement": "pre"}
+        | arm
+    )
+    task = find(name, fields)
+    training = Training(plan.runs[0], task)
+    before = training.evaluate()
+    losses = [training.advance() for _ in range(40)]
+    assert all(map(math.isfinite, losses))
+    assert training.evaluate() < before - 0.05
+    plateau = task.plateau()
+    assert plateau is not None
+    assert 0.5 < plateau < 5
+    assert task.units >= 1
+    assert len(task.layers(training.model)) == (4 if "Dates" in name else 2)
+    assert task.source
+
+
+@pytest.mark.parametrize("name", ["text", "digits", "lines", "stream"])
+def test_a_task_gives_the_same_numbers_every_time(name):
+    first, second = find(name, {}), find(name, {})
+    assert first.fingerprint == second.fingerprint
+    batches = [task.batch(4, torch.Generator().manual_seed(3)) for task in (first, second)]
+    for a, b in zip(*(list(nk.lab.task.tensors(batch)) for batch in batches), strict=True):
+        assert torch.equal(a, b)
+    other = first.batch(4, torch.Generator().manual_seed(4))
+    assert not torch.equal(next(nk.lab.task.tensors(other)), next(nk.lab.task.tensors(batches[0])))
+
+
+def test_text_is_split_by_file(folder):
+    task = find("text", {"data": str(folder)})
+    seen = {name for name, _ in task.corpus.files}
+    unseen = {name for name, _ in task.corpus.unseen}
+    assert unseen == {"file00.txt", "file10.txt"}
+    assert not seen & unseen
+    assert len(seen | unseen) == 12
+
+
+def test_a_single_file_is_split_at_its_end(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text(LIBRARY)
+    found = corpus.read(str(path))
+    (_, start), (_, end) = found.files[0], found.unseen[0]
+    assert start + end == path.read_bytes()
+    assert len(end) == len(start + end) // 10
+
+
+def test_a_folder_a_file_and_a_glob_give_the_same_data(folder):
+    glob = corpus.read(str(folder / "*.txt"))
+    assert corpus.read(str(folder)).fingerprint == glob.fingerprint
+    (folder / "file05.txt").write_text("changed " * 300)
+    corpus.read.cache_clear()
+    assert corpus.read(str(folder)).fingerprint != glob.fingerprint
+
+
+def test_hidden_files_and_binary_files_are_left_out(folder):
+    before = corpus.read(str(folder))
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("secret " * 100)
+    (folder / "image.png").write_bytes(b"\x89PNG\0\0" * 100)
+    corpus.read.cache_clear()
+    assert corpus.read(str(folder)).fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({}, "nothing in it"),
+        ({"a.txt": b""}, "nothing in it"),
+        ({"a.bin": b"\0\1\2" * 9000}, "1 binary files and no text"),
+        ({"a.txt": b"too short"}, "9 bytes of text"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(tmp_path, files, text):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(NormkitError) as error:
+        find("text", {"data": str(tmp_path)}).training  # noqa: B018
+    assert text in str(error.value)
+
+
+def test_data_that_are_not_there_are_refused():
+    with pytest.raises(NormkitError, match="no such file or folder"):
+        find("text", {"data": "/no/such/place"}).fingerprint  # noqa: B018
+
+
+def test_the_plateau_of_text_is_that_of_byte_frequencies(tmp_path):
+    path = tmp_path / "coin.txt"
+    coins = torch.randint(2, (40_000,), generator=torch.Generator().manual_seed(0))
+    path.write_bytes(bytes((97 + coins).tolist()))
+    assert find("text", {"data": str(path)}).plateau() == pytest.approx(math.log(2), abs=0.02)
+
+
+def test_padding_of_lines_is_masked():
+    task = find("lines", {})
+    rows, _ = task.batch(8, torch.Generator().manual_seed(0))
+    model = task.model(nk.lab.Run(task="lines", depth=1, width=32)).eval()
+    short = rows[rows.ne(0).sum(1).argmin()][None]
+    alone, together = task._scores(model, short), task._scores(model, torch.cat([short, rows]))
+    torch.testing.assert_close(alone[0], together[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("jump", ["scale", "feature", "shift"])
+def test_the_stream_jumps_half_way(jump):
+    task = find("stream", {"jump": jump})
+    task.advance(49, 100)
+    before, answers = task.held_out()[0]
+    task.advance(50, 100)
+    after, same = task.held_out()[0]
+    assert torch.equal(answers, same)
+    changed = (before != after).any(dim=0)
+    assert changed.sum() == (1 if jump == "feature" else task.features)
+
+
+def test_a_model_that_has_no_place_for_inner_norms_says_so():
+    with pytest.raises(NormkitError, match="norms inside of the sublayer"):
+        find("digits", {}).model(nk.lab.Run(task="digits", placement="subln", depth=2, width=16))
