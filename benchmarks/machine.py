@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 from collections.abc import Callable
@@ -41,6 +42,7 @@ def describe() -> dict[str, Any]:
 
 def peak_memory(call: Callable[[], object]) -> float:
     """Megabytes that a call needs above what was there before. Not a number where nobody counts."""
+    gc.collect()
     memory = Memory()
     call()
     peak = memory.peak()

@@ -16,7 +16,7 @@ NAMES = [
     *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "Encoder", "GroupNorm"),
     *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
     *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
-    *("SyncBatchNorm", "__version__", "describe", "functional", "kernels", "swap"),
+    *("SyncBatchNorm", "__version__", "describe", "functional", "kernels", "lab", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -43,6 +43,20 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "RMSNorm": "normalized_shape eps elementwise_affine device dtype *axis *zero_centered_weight *multiply",
     "ScaleNorm": "dim eps device dtype *axis",
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
+    "lab.compare": "task *data *norm *placement *lr *seeds *depth *width *batch_size *warmup *steps "
+    "*schedule *out *engine *address *workers *prune *progress *command **fields",
+    "lab.train": "run out *resume *bf16 *compile *shard *every *progress",
+    "lab.Run": "task options norm placement lr depth width batch_size warmup steps schedule seed until",
+    "lab.Task": "",
+    "lab.Task.model": "self run",
+    "lab.Task.batch": "self size generator",
+    "lab.Task.loss": "self model batch",
+    "lab.Task.held_out": "self",
+    "lab.Task.plateau": "self",
+    "lab.Task.metrics": "self model",
+    "lab.Task.layers": "self model",
+    "lab.Task.sample": "self model",
+    "lab.Task.advance": "self step steps",
     "describe": "pattern shape *center **sizes",
     "swap": "model rules",
     "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis *out",
@@ -70,6 +84,7 @@ def test_the_public_names_are_these():
     assert sorted(nk.__all__) == sorted(NAMES)
     functions = {n.removeprefix("functional.") for n in SIGNATURES if n.startswith("functional.")}
     assert set(nk.functional.__all__) == functions
+    assert nk.lab.__all__ == ["Comparison", "Run", "Task", "compare", "train"]
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -98,6 +113,7 @@ LAYERS = [
     *(
         "__main__",
         "cli",
+        "lab",
         "transformer",
         "placement",
         "swapping",

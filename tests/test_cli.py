@@ -18,6 +18,37 @@ from normkit.kernels.cpu import library
 
 SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
     "": ["--version"],
+    "compare": [
+        *(
+            "--task",
+            "--data",
+            "--norm",
+            "--placement",
+            "--lr",
+            "--seeds",
+            "--depth",
+            "--width",
+            "--batch-size",
+        ),
+        *("--warmup", "--steps", "--schedule", "--set", "--out", "--engine", "--address", "--workers"),
+        *("--prune", "--tensorboard"),
+    ],
+    "train": [
+        *(
+            "--task",
+            "--data",
+            "--norm",
+            "--placement",
+            "--lr",
+            "--depth",
+            "--width",
+            "--batch-size",
+            "--warmup",
+        ),
+        *("--steps", "--schedule", "--seed", "--set", "--out", "--resume", "--every", "--bf16", "--compile"),
+        "--shard",
+    ],
+    "report": ["--json", "--csv", "--parquet", "--tensorboard"],
     "info": ["--json"],
 }
 OPS = [name for name in reference.__all__ if name in nk.functional.__all__]
@@ -45,7 +76,7 @@ def test_help_explains_every_verb_and_flag(verb, capsys):
     code, out, _ = run(capsys, *verb.split(), "--help")
     assert code == 0
     described = [line.split("  ") for line in out.splitlines() if line.startswith("  ")]
-    named = {words[1].strip() for words in described if len(words) > 2 and words[-1].strip()}
+    named = {words[1].partition(" ")[0] for words in described if len(words) > 2 and words[-1].strip()}
     assert {*SURFACE[verb], *([v for v in SURFACE if v] if not verb else [])} <= named
 
 
@@ -110,7 +141,8 @@ def test_info_without_kernels_says_why_and_what_to_do(capsys, monkeypatch):
 def test_an_unknown_verb_gets_the_list_and_the_closest_match(capsys):
     code, out, err = run(capsys, "inof")
     assert (code, out) == (2, "")
-    assert err == "normkit has no command 'inof'.\n  expected: one of info\n  fix: normkit info\n"
+    verbs = "compare, info, report, train"
+    assert err == f"normkit has no command 'inof'.\n  expected: one of {verbs}\n  fix: normkit info\n"
     assert "fix: normkit --help" in run(capsys, "xyz")[2]
 
 

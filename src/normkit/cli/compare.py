@@ -55,6 +55,8 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
         click.echo(f"tensorboard --logdir {to_tensorboard(result)}")
     show(result)
+    if any(outcome.status == "failed" for _, outcome in result.results):
+        click.get_current_context().exit(1)
 
 
 def show(result: Any) -> None:
@@ -81,4 +83,7 @@ def show(result: Any) -> None:
     console.print(f"\n{result.recommendation}\n", markup=False)
     for warning in result.summary.warnings:
         console.print(warning, markup=False)
+    errors = [outcome.error for _, outcome in result.results if outcome.error]
+    if errors:
+        console.print(f"The first that failed:\n{errors[0].strip()}\n", markup=False, soft_wrap=True)
     console.print(f"page  {result.folder / 'report.html'}", markup=False, soft_wrap=True)

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from normkit.errors import refusal
-from normkit.lab.task import Task
+from normkit.lab.task import Task, rows, tensors
 from normkit.norms import SyncBatchNorm
 
 __all__ = ["Group", "group"]
@@ -48,12 +48,8 @@ class Group:
         """The rows of this process. All draw the same batch, so any number of them sees the same data."""
         if self.size == 1:
             return batch
-        if isinstance(batch, Tensor):
-            rows = len(batch) // self.size
-            return batch[self.rank * rows : (self.rank + 1) * rows]
-        if isinstance(batch, dict):
-            return {name: self.share(value) for name, value in batch.items()}
-        return type(batch)(self.share(value) for value in batch)
+        each = len(next(iter(tensors(batch)))) // self.size
+        return rows(batch, self.rank * each, (self.rank + 1) * each)
 
     def check(self, batch_size: int) -> None:
         if batch_size % self.size:

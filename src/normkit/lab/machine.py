@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import platform
 import sys
@@ -46,7 +45,6 @@ class Memory:
         self.before: float | None = None
         if not _RESET.exists():
             return
-        gc.collect()
         libc = ctypes.CDLL(None)
         if hasattr(libc, "malloc_trim"):
             libc.malloc_trim(0)  # what malloc keeps would hide what is asked for

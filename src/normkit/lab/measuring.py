@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from normkit.lab.machine import Memory
 from normkit.lab.run import Run
-from normkit.lab.task import Task
+from normkit.lab.task import Task, rows
 from normkit.lab.training import Training
 
 __all__ = ["Outcome", "is_stuck", "measure", "probe"]
 
 EVALUATIONS = 5  # held-out losses a run, the last one after the last step
+PROBED = 8  # rows of held-out data, for the figures by depth
 POINTS = 100  # of a stored training curve
 PATIENCE = 40  # steps of a run before anyone may call it stuck
 VANISHED = 1e-3  # of the gradient that a layer had before training
@@ -65,7 +66,7 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
     memory = Memory()
     training = Training(run, task)
     plateau = task.plateau()
-    examined = task.held_out()[0]
+    examined = rows(task.held_out()[0], 0, PROBED)
     by_depth = {"start": probe(task, training.model, examined)}
     losses: list[float] = []
     held_out: list[tuple[int, float | None]] = []

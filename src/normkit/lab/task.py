@@ -21,7 +21,7 @@ from normkit.errors import NormkitError, refusal
 if TYPE_CHECKING:
     from normkit.lab.run import Run
 
-__all__ = ["Task", "find", "imported", "source_of", "task_class"]
+__all__ = ["Task", "find", "imported", "rows", "source_of", "task_class", "tensors"]
 
 # Where the tasks that come with normkit live.
 BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
@@ -130,6 +130,15 @@ def tensors(batch: Any) -> Iterable[Tensor]:
     elif isinstance(batch, list | tuple):
         for value in batch:
             yield from tensors(value)
+
+
+def rows(batch: Any, first: int, last: int) -> Any:
+    """Some of the rows of a batch."""
+    if isinstance(batch, Tensor):
+        return batch[first:last]
+    if isinstance(batch, Mapping):
+        return {name: rows(value, first, last) for name, value in batch.items()}
+    return type(batch)(rows(value, first, last) for value in batch)
 
 
 def task_class(name: str) -> type[Task]:
