@@ -117,12 +117,14 @@ def test_ray_does_a_run_again_whose_worker_was_killed(on_ray, tmp_path, wanted):
 def test_an_address_that_does_not_answer_is_named_within_seconds(address, text, monkeypatch):
     pytest.importorskip("ray", reason="pip install 'normkit[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("normkit.lab.engines.on_ray._running", lambda: None)
+    monkeypatch.setattr("normkit.lab.engines.on_ray.ANSWER", 8)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     start = time.monotonic()
     with pytest.raises(NormkitError) as error:
-        next(engine("ray", address=address.format(port=port))(jobs(), lambda *_: None))
+        engine("ray", address=address.format(port=port))
     assert text in str(error.value)
     assert time.monotonic() - start < 20
 

@@ -27,8 +27,8 @@ class Interval:
     seeds: int
 
     @property
-    def excludes_zero(self) -> bool:
-        return self.half is not None and abs(self.mean) > self.half
+    def includes_zero(self) -> bool:
+        return self.half is not None and abs(self.mean) <= self.half
 
     def __str__(self) -> str:
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ± {self.half:.3f}")
@@ -160,7 +160,7 @@ def summarise(results: Sequence[Result], varied: Sequence[str], loss_name: str =
     best = arms[0]
     rivals = [arm for arm in arms[1:] if not arm.pruned]
     behind = {arm.label: _difference(best, arm) for arm in rivals}
-    ties = tuple(arm.label for arm in rivals if not behind[arm.label].excludes_zero)
+    ties = tuple(arm.label for arm in rivals if behind[arm.label].includes_zero)
     return Summary(
         arms=tuple(arms),
         behind=behind,

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
-import socket
+import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -35,7 +35,8 @@ class RayEngine:
             raise refusal("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
         if workers is not None and (type(workers) is not int or workers < 1):
             raise refusal(f"workers= got {workers!r}.", expected="a whole number of at least 1")
-        self.address, self.workers = address, workers or os.cpu_count() or 1
+        _environment()
+        self.address, self.workers = _check_address(address), workers or os.cpu_count() or 1
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         ray = self._connect()
@@ -45,58 +46,69 @@ class RayEngine:
             ray.shutdown()
 
     def _connect(self) -> Any:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        address = _check_address(self.address)
         import ray
 
+        paths = [p for p in sys.path if p] if self.address is None else [os.getcwd()]
         options: dict[str, Any] = {
             "log_to_driver": False,
             "logging_level": logging.ERROR,
-            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}},
+            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
         }
-        if address is None:
-            options |= {"num_cpus": self.workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        if self.address is None:
+            options |= {"address": "local", "num_cpus": self.workers}
+            options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         else:
-            options |= {"address": address}
-        try:
-            ray.init(**options)
-        except Exception as error:
-            raise refusal(
-                f"--address {self.address}: no Ray cluster answers ({type(error).__name__}: {error}).",
-                expected="auto, host:port, or ray://host:port",
-                fix="start one with  ray start --head, or leave --address out.",
-            ) from error
-        if address is not None:
+            options |= {"address": self.address}
+        ray.init(**options)
+        if self.address is not None:
             self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         return ray
 
 
+def _environment() -> None:
+    """Loopback only for a cluster that is started here, nothing told to Ray's makers, and no word of what it
+    will do one day."""
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
 def _check_address(address: str | None) -> str | None:
-    """Ray waits for minutes for a host that does not answer; a plain connection says so at once."""
+    """The address of a cluster that answers. Ray itself would try for minutes, so a process of its own tries
+    first, and is stopped when its time is over."""
     if address is None:
         return None
+    found = address
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or _running()
-        if address is None:
+        found = os.environ.get("RAY_ADDRESS") or _running() or ""
+        if not found:
             raise refusal(
                 "--address auto: no Ray cluster runs on this machine.",
                 expected="one that was started with  ray start --head",
                 fix="start one, or leave --address out: it is then started for the sweep.",
             )
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = found.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise refusal(f"--address got {address!r}.", expected="auto, host:port, or ray://host:port")
+    code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
-    except OSError as error:
+        tried = subprocess.run([sys.executable, "-c", code, found], capture_output=True, timeout=ANSWER)
+        reason = None if tried.returncode == 0 else _last(tried.stderr)
+    except subprocess.TimeoutExpired as error:
+        reason = f"nothing within {ANSWER} seconds; {_last(error.stderr)}"
+    if reason is not None:
         raise refusal(
-            f"--address {address} does not answer: {error.strerror or error}.",
+            f"--address {address} does not answer: {reason}.",
             expected="the address of a Ray cluster",
             fix="start one with  ray start --head, or leave --address out.",
-        ) from error
-    return address
+        )
+    return found
+
+
+def _last(said: bytes | None) -> str:
+    """The last line of what Ray has said, which has the reason."""
+    lines = (said or b"").decode(errors="replace").strip().splitlines()
+    return lines[-1].rstrip(".") if lines else "it gives no reason"
 
 
 def _running() -> str | None:
