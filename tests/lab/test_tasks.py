@@ -30,6 +30,7 @@ TASKS = [
     ("text", {}, {}),
     ("text", {"qk_norm": True, "dropout": 0.1}, {"norm": "rms", "placement": "normformer"}),
     ("digits", {}, {"norm": "batch", "placement": "post"}),
+    ("digits", {"network": "conv"}, {"norm": "batch"}),
     ("digits", {"network": "conv"}, {"norm": "group"}),
     ("digits", {"network": "conv"}, {"norm": "instance", "placement": "peri"}),
     ("lines", {}, {"norm": "batch"}),

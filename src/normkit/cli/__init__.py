@@ -17,6 +17,7 @@ from normkit._version import __version__
 from normkit.cli.compare import compare
 from normkit.cli.info import info
 from normkit.cli.report import report
+from normkit.cli.study import study
 from normkit.cli.train import train
 from normkit.errors import NormkitError, refusal
 
@@ -44,7 +45,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, info):
+for _verb in (compare, train, report, study, info):
     command.add_command(_verb)
 
 

@@ -7,15 +7,25 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from normkit.lab.claims import ledger
     from normkit.lab.comparison import Comparison
     from normkit.lab.run import Run
     from normkit.lab.single import train
+    from normkit.lab.studying import study
     from normkit.lab.sweep import compare
     from normkit.lab.task import Task
 
-__all__ = ["Comparison", "Run", "Task", "compare", "train"]
+__all__ = ["Comparison", "Run", "Task", "compare", "ledger", "study", "train"]
 
-_HOMES = {"Comparison": "comparison", "Run": "run", "Task": "task", "compare": "sweep", "train": "single"}
+_HOMES = {
+    "Comparison": "comparison",
+    "Run": "run",
+    "Task": "task",
+    "compare": "sweep",
+    "ledger": "claims",
+    "study": "studying",
+    "train": "single",
+}
 
 if not TYPE_CHECKING:  # looked up when first used: `normkit info` needs none of it
 

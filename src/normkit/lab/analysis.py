@@ -31,7 +31,9 @@ class Interval:
         return self.half is not None and abs(self.mean) <= self.half
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" + ("" if self.half is None else f" ± {self.half:.3f}")
+        plain = self.mean == 0 or 0.01 <= abs(self.mean) < 10_000
+        form = ".3f" if plain else ".2g"
+        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
 
 
 def interval(values: Sequence[float]) -> Interval:

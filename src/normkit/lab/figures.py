@@ -18,7 +18,7 @@ from normkit.lab.run import Run
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
 
-__all__ = ["SENTENCES", "figures"]
+__all__ = ["COLOURS", "DASHES", "MARKERS", "SENTENCES", "figures", "laid_out"]
 
 # Okabe and Ito's, without the yellow and the black, which one of the two themes would hide. Colour says
 # where, line and marker say which norm.
@@ -74,7 +74,7 @@ def _styles(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     return styles
 
 
-def _layout(figure: go.Figure, height: int = 440, **more: Any) -> go.Figure:
+def laid_out(figure: go.Figure, height: int = 440, **more: Any) -> go.Figure:
     figure.update_layout(
         template="none",
         height=height,
@@ -131,7 +131,7 @@ def _learning_rate(comparison: Comparison, styles: dict[str, dict[str, str]]) ->
         type="log", title="learning rate", tickvals=ticks, ticktext=[f"{rate:.2g}" for rate in ticks]
     )
     figure.update_yaxes(title=f"held-out loss, {comparison.about['loss_name']}")
-    return _layout(figure)
+    return laid_out(figure)
 
 
 def _curves(comparison: Comparison, styles: dict[str, dict[str, str]]) -> go.Figure:
@@ -155,7 +155,7 @@ def _curves(comparison: Comparison, styles: dict[str, dict[str, str]]) -> go.Fig
     _plateau(figure, comparison)
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"training loss, {comparison.about['loss_name']}")
-    return _layout(figure)
+    return laid_out(figure)
 
 
 def _plateau(figure: go.Figure, comparison: Comparison) -> None:
@@ -211,7 +211,7 @@ def _by_depth(comparison: Comparison, what: str, title: str) -> go.Figure | None
         }
     )
     figure.update_xaxes(title="layer", dtick=max(1, max(len(r) for p in panels.values() for r in p) // 8))
-    _layout(figure, height=190 + 30 * max(4, len(arms)))
+    laid_out(figure, height=190 + 30 * max(4, len(arms)))
     figure.update_layout(margin={"t": 36})
     return figure
 
@@ -239,7 +239,7 @@ def _throughput(comparison: Comparison, styles: dict[str, dict[str, str]]) -> go
         )
     )
     figure.update_xaxes(title=f"{comparison.about['unit']} a second", rangemode="tozero")
-    return _layout(figure, height=130 + 30 * max(3, len(arms)), showlegend=False)
+    return laid_out(figure, height=130 + 30 * max(3, len(arms)), showlegend=False)
 
 
 def _best_runs(comparison: Comparison, arm: Arm) -> list[tuple[Run, Outcome]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
+from normkit.lab.studies.base import Cell
 
 __all__ = ["Board", "duration"]
 
@@ -23,10 +25,12 @@ STATUS = {
 class Board:
     """Use it as a context; ``quiet`` shows nothing."""
 
-    def __init__(self, console: Console, runs: dict[str, Run], done: dict[str, Outcome], quiet: bool = False):
+    def __init__(
+        self, console: Console, runs: Mapping[str, Run | Cell], done: dict[str, Outcome], quiet: bool = False
+    ):
         self.console, self.runs, self.quiet = console, runs, quiet
         self.finished, self.total = len(done), len(runs)
-        self.best: tuple[float, Run] | None = None
+        self.best: tuple[float, Run | Cell] | None = None
         for key, outcome in done.items():
             self._judge(runs[key], outcome)
         self.bars: dict[str, TaskID] = {}
@@ -58,7 +62,7 @@ class Board:
             return
         run = self.runs[key]
         if key not in self.bars:
-            self.bars[key] = self.progress.add_task(f"  {_short(run)}", total=run.last, state="")
+            self.bars[key] = self.progress.add_task(f"  {run.label}", total=run.last, state="")
         self.progress.update(self.bars[key], completed=step, state=f"loss {loss:.2f}")
         self._advance()
 
@@ -79,18 +83,14 @@ class Board:
         going = sum(tasks[bar].completed for bar in self.bars.values())
         self.progress.update(self.overall, completed=self.ended + going, state=self._state())
 
-    def _judge(self, run: Run, outcome: Outcome) -> None:
+    def _judge(self, run: Run | Cell, outcome: Outcome) -> None:
         loss = outcome.final_loss
         if loss is not None and not outcome.diverged and (self.best is None or loss < self.best[0]):
             self.best = loss, run
 
     def _state(self) -> str:
-        best = f", best {self.best[0]:.2f}: {_short(self.best[1])}" if self.best else ""
+        best = f", best {self.best[0]:.2f}: {self.best[1].label}" if self.best else ""
         return f"{self.finished}/{self.total}{best}"
-
-
-def _short(run: Run) -> str:
-    return f"{run.norm} {run.placement} {run.lr:.2g}"
 
 
 def _said(outcome: Outcome) -> str:

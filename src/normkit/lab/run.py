@@ -102,6 +102,11 @@ class Run:
         text = json.dumps([config, data, code_version(), own], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    @property
+    def label(self) -> str:
+        """In few letters, for a bar."""
+        return f"{self.norm} {self.placement} {self.lr:.2g}"
+
     def __str__(self) -> str:
         extra = [f"{name} {value}" for name, value in self.options if name != "data"]
         return ", ".join([self.norm, self.placement, f"lr {self.lr:.3g}", *extra, f"seed {self.seed}"])

@@ -16,6 +16,7 @@ from normkit._version import __version__
 from normkit.errors import NormkitError, refusal
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
+from normkit.lab.studies.base import Cell
 
 __all__ = ["Store"]
 
@@ -151,7 +152,7 @@ class Store:
             (json.dumps(about), json.dumps(list(keys))),
         )
 
-    def put(self, key: str, run: Run, data: str, code: str, outcome: Outcome) -> None:
+    def put(self, key: str, run: Run | Cell, data: str, code: str, outcome: Outcome) -> None:
         """Keep a run; one of the same key gives way."""
         self._change(
             "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -172,13 +173,13 @@ class Store:
         """Those of the runs that have ended by themselves; a failed one is to be tried again."""
         return {key: outcome for key, _, outcome in self.runs(keys) if outcome.status != "failed"}
 
-    def runs(self, keys: Iterable[str] | None = None) -> list[tuple[str, Run, Outcome]]:
+    def runs(self, keys: Iterable[str] | None = None) -> list[tuple[str, Any, Outcome]]:
         """What is stored, in the order of ``keys``, which are those of the latest sweep by default."""
         wanted = self.latest()[1] if keys is None else list(keys)
         with closing(self._db.execute("SELECT key, config, outcome FROM runs")) as rows:
             found = {key: (config, outcome) for key, config, outcome in rows}
         return [
-            (key, Run.from_config(json.loads(found[key][0])), Outcome(**json.loads(found[key][1])))
+            (key, _from_config(json.loads(found[key][0])), Outcome(**json.loads(found[key][1])))
             for key in wanted
             if key in found
         ]
@@ -189,6 +190,10 @@ class Store:
         if row is None:
             raise refusal(f"{self.folder} has no sweep in it yet.", fix="normkit compare --out …")
         return json.loads(row[0]), json.loads(row[1])
+
+
+def _from_config(config: dict[str, Any]) -> Run | Cell:
+    return Cell.from_config(config) if "study" in config else Run.from_config(config)
 
 
 def _quoted(path: Path) -> str:

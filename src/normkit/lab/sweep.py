@@ -29,7 +29,7 @@ from normkit.lab.store import Store
 from normkit.lab.training import Training
 from normkit.lab.worker import Job
 
-__all__ = ["compare"]
+__all__ = ["compare", "perform"]
 
 START = 5.0  # seconds until workers are there
 
@@ -195,27 +195,31 @@ class _Sweep:
         return total
 
     def do(self, store: Store, engine: Engine, runs: Sequence[Run]) -> list[tuple[Run, Outcome]]:
-        """Train what is missing; all results of these runs."""
-        jobs = {job.key: job for job in map(self.job, runs)}
-        done = store.done(jobs)
-        waiting = [job for key, job in jobs.items() if key not in done]
-        if not waiting:
-            return [(run, outcome) for _, run, outcome in store.runs(jobs)]
-        board = Board(self.console, {k: j.run for k, j in jobs.items()}, done, self.console.quiet)
+        return perform(store, engine, [self.job(run) for run in runs], self.console)
+
+
+def perform(
+    store: Store, engine: Engine, wanted: Sequence[Job], console: Console
+) -> list[tuple[Any, Outcome]]:
+    """Do what is missing, and keep it; all results of these jobs, in their order."""
+    jobs = {job.key: job for job in wanted}
+    done = store.done(jobs)
+    waiting = [job for key, job in jobs.items() if key not in done]
+    if waiting:
+        board = Board(console, {k: j.run for k, j in jobs.items()}, done, console.quiet)
         try:
             with board, contextlib.closing(engine(waiting, board.report)) as work:
                 for job, outcome in work:
                     store.put(job.key, job.run, job.data, job.code, outcome)
                     board.finish(job.key, outcome)
         except (KeyboardInterrupt, NormkitError):
-            stored = len(store.done(jobs))
-            self.console.print(
-                f"\nStopped. {stored} of {len(jobs)} runs are stored in {self.folder}; "
+            console.print(
+                f"\nStopped. {len(store.done(jobs))} of {len(jobs)} runs are stored in {store.folder}; "
                 "the same command does the rest.",
                 markup=False,
             )
             raise
-        return [(run, outcome) for _, run, outcome in store.runs(jobs)]
+    return [(run, outcome) for _, run, outcome in store.runs(jobs)]
 
 
 def _seconds_a_step(training: Training) -> float:

@@ -13,6 +13,7 @@ from normkit.errors import NormkitError, refusal
 from normkit.lab.machine import own_process
 from normkit.lab.measuring import Outcome, measure
 from normkit.lab.run import Run, code_version
+from normkit.lab.studies.base import Cell
 from normkit.lab.task import Task, find
 from normkit.lab.training import Training
 
@@ -26,7 +27,7 @@ class Job:
     """A run to be done, and what its numbers stand for: a worker with other data or code must not do it."""
 
     key: str
-    run: Run
+    run: Run | Cell
     data: str
     code: str
 
@@ -48,6 +49,8 @@ def execute(job: Job, report: Report | None = None) -> Outcome:
     try:
         if code_version() != job.code:
             raise refusal(f"This worker has {code_version()}.", expected=job.code)
+        if isinstance(job.run, Cell):
+            return job.run.perform()
         task = _task(job.run.task, job.run.options)
         if _fingerprint(task) != job.data:
             raise refusal(

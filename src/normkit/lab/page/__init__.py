@@ -13,24 +13,27 @@ from normkit.lab.comparison import needs
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
 
-__all__ = ["render", "write"]
+__all__ = ["fill", "put", "render", "write"]
 
 HERE = Path(__file__).parent
 
 
 def write(comparison: Comparison, path: Path) -> Path:
-    """Put the page into a file; the one that was there is replaced when the new one is complete."""
-    text = render(comparison)
+    """The page of a comparison, in a file."""
+    return put(
+        render(comparison), path, f"all runs are stored; make room, then  normkit report {comparison.folder}"
+    )
+
+
+def put(text: str, path: Path, otherwise: str) -> Path:
+    """Text into a file; what was there is replaced when the new one is complete."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise refusal(
-            f"{path} cannot be written: {error.strerror}.",
-            fix=f"all runs are stored; make room, then  normkit report {comparison.folder}",
-        ) from error
+        raise refusal(f"{path} cannot be written: {error.strerror}.", fix=otherwise) from error
     return path
 
 

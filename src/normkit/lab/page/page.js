@@ -52,7 +52,7 @@
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => {
-      head.querySelector("button").addEventListener("click", () => {
+      head.querySelector("button")?.addEventListener("click", () => {
         const down = head.getAttribute("aria-sort") === "ascending";
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
@@ -64,5 +64,25 @@
         table.tBodies[0].append(...rows);
       });
     });
+  }
+
+  const search = document.getElementById("search");
+  if (search) {
+    const [note, verdict] = ["by-note", "by-verdict"].map((id) => document.getElementById(id));
+    const rows = [...document.querySelectorAll("#claims tbody tr")];
+    const filter = () => {
+      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const row of rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !(
+          words.every((word) => text.includes(word)) &&
+          (!note.value || row.dataset.note === note.value) &&
+          (!verdict.value || row.dataset.verdict === verdict.value)
+        );
+      }
+      const shown = rows.filter((row) => !row.hidden).length;
+      document.getElementById("count").textContent = `${shown} claims`;
+    };
+    for (const control of [search, note, verdict]) control.addEventListener("input", filter);
   }
 })();

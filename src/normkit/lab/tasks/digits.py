@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["DigitsTask"]
 
 NETWORKS = ("mlp", "conv")
+NOISE = 0.25  # its spread, in shades of grey from 0 to 1, for "noisy error"
 HELD_OUT = 360  # of 1,797 images
 
 
@@ -90,7 +91,12 @@ class DigitsTask(Task):
     @torch.no_grad()
     def metrics(self, model: nn.Module) -> dict[str, float]:
         (pixels, labels), (seen, known) = self.held_out()[0], self._seen
-        wrong = {"error": (pixels, labels), "training error": (seen, known)}
+        noise = NOISE * torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
+        wrong = {
+            "error": (pixels, labels),
+            "training error": (seen, known),
+            "noisy error": (pixels + noise, labels),
+        }
         return {
             name: 100 * (model(x).argmax(-1) != y).double().mean().item() for name, (x, y) in wrong.items()
         }

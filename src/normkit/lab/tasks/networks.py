@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from normkit.norms import GroupNorm, InstanceNorm2d
+from normkit.norms import BatchNorm2d, GroupNorm, InstanceNorm2d
 from normkit.placement import FinalNorm, Residual, Stream
 from normkit.placement.choice import Maker
 
@@ -97,6 +97,7 @@ def conv_net(run: Run, channels: int, outputs: int) -> ResidualNetwork:
         for _ in range(run.depth)
     ]
     images: dict[str, Maker] = {
+        "batch": partial(BatchNorm2d, axis=-1),
         "group": lambda dim: GroupNorm(math.gcd(dim, 8), dim, axis=-1),
         "instance": partial(InstanceNorm2d, affine=True, axis=-1),
     }

@@ -1,0 +1,97 @@
+"""The page of the studies: a function of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normkit.lab.claims import NOTES, VERDICTS, ledger
+from normkit.lab.comparison import needs
+from normkit.lab.page import fill, put
+from normkit.lab.page.books import stack_of_books
+from normkit.lab.studies.base import all_studies
+from normkit.placement import PLACEMENTS
+from normkit.placement.drawing import draw
+
+if TYPE_CHECKING:
+    from normkit.lab.studying import StudyResult
+
+__all__ = ["render_studies", "write_studies"]
+
+DRAWN = ("post", "pre", "peri", "output", "deepnorm", "lns", "keel", "rezero")
+
+
+def write_studies(results: Mapping[str, StudyResult], path: Path) -> Path:
+    return put(render_studies(results), path, "all rows are stored; make room, and start the command again")
+
+
+def render_studies(results: Mapping[str, StudyResult]) -> str:
+    """One page; the ledger is on it when all studies are."""
+    markup = needs("markupsafe").Markup
+    figures = {
+        f"{name} {k}": figure for name, result in results.items() for k, figure in enumerate(result.figures)
+    }
+    first = next(iter(results.values()))
+    whole = set(results) == set(all_studies()) and not first.quick
+    drawings = [
+        {
+            "title": PLACEMENTS[name].title,
+            "formula": str(PLACEMENTS[name]),
+            "svg": markup(draw(name)),
+        }
+        for name in DRAWN
+    ]
+    values: dict[str, Any] = {
+        "title": "normkit: the studies",
+        "quick": first.quick,
+        "studies": [_study(result) for result in results.values()],
+        "rules": sum(len(result.study.rules) for result in results.values()),
+        "claims": ledger(results) if whole else [],
+        "notes": list(NOTES.items()),
+        "verdicts": VERDICTS,
+        "books": markup(stack_of_books()),
+        "placements": drawings if whole else [],
+        "command": "normkit study " + ("--all" if whole else " ".join(results)),
+        "facts": _facts(first.about),
+    }
+    return fill("studies.html", values, figures)
+
+
+def _study(result: StudyResult) -> dict[str, Any]:
+    study, words = result.study, result.study.words
+    rules = []
+    for rule in study.rules:
+        ruling = result.rulings[rule.name]
+        rules.append(
+            {
+                "says": rule.says,
+                "bound": rule.bound,
+                "effect": str(ruling.effect),
+                "unit": rule.unit,
+                "seeds": ", ".join(f"{value:.3g}" for value in ruling.values),
+                "verdict": "–" if result.quick else ruling.verdict,
+            }
+        )
+    return {
+        "name": result.name,
+        "title": words["Title"],
+        "question": words["Question"],
+        "hypothesis": words["Hypothesis"],
+        "method": words["Method"],
+        "refuted": words["Refuted if"],
+        "verdict": result.verdict,
+        "limits": study.limits,
+        "claims": study.claims,
+        "rules": rules,
+        "figures": [
+            {"name": f"{result.name} {k}", "sentence": plot.sentence} for k, plot in enumerate(study.plots)
+        ],
+        "cells": len(result.rows),
+        "seconds": f"{result.about['seconds']:.0f}",
+    }
+
+
+def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [("date", about["date"]), ("seeds", str(about["seeds"])), ("code", about["code"])]
+    return facts + [(name, str(value)) for name, value in about["machine"].items() if name != "normkit"]

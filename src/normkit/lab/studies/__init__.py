@@ -1,0 +1,30 @@
+"""The studies: one file a question, with its grid and its rule written down before the run."""
+
+# In the order of the page: what norms are, what they do to training, where they stand, what they cost.
+ORDER = (
+    "invariances",
+    "identities",
+    "bias-and-gain",
+    "numerics",
+    "running-statistics",
+    "padding-and-causality",
+    "batch-size",
+    "vision",
+    "batch-norm-in-text",
+    "stream",
+    "curvature",
+    "convergence",
+    "regularisation",
+    "expressivity",
+    "gradient-by-depth",
+    "amplification",
+    "max-learning-rate",
+    "warm-up",
+    "depth-rescue",
+    "useful-depth",
+    "post-ln-quality",
+    "qk-norm",
+    "rms-against-ln",
+    "norm-free",
+    "cost",
+)

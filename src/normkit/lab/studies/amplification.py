@@ -1,0 +1,134 @@
+"""Does a stack amplify small changes of its weights?
+
+Question: How far does the output of an untrained stack move when every weight is shaken a little, and how
+does that depend on its depth? And how large is the stream at the end?
+
+Hypothesis: Liu et al. 2020 (arXiv:2004.08249): like L in Post-LN, like log L in Pre-LN. In Post-LN the
+stream keeps its variance, in Pre-LN it grows; without any norm it explodes. Each Post-LN weakens the
+identity branch by the root of two.
+
+Method: Stacks of 2 to 32 layers; every matrix gets noise of a thousandth of its spread. Squared distance
+of the outputs before and after; slope of a straight line through the logarithms. Variance of the stream
+behind the last layer over that behind the first. By how much each Post-LN divides the sum that it reads,
+which is what it does to the identity branch, as a geometric mean.
+
+Refuted if: the slope of Post-LN is 0.8 or less, or that of Pre-LN 0.5 or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.studies.gradient_by_depth import DEPTHS, slope_of, untrained
+from normkit.placement import Residual
+
+SHAKEN = 1e-3
+
+
+@torch.no_grad()
+def run(cell: Mapping[str, Any]) -> dict[str, float]:
+    model, ids = untrained(cell["placement"], cell["depth"], cell["seed"])
+    variances: list[float] = []
+    factors: list[float] = []
+
+    def watch(_: Any, __: Any, stream: Any) -> None:
+        variances.append(stream.total.var(-1).mean().item())
+
+    def weigh(_: Any, given: Any) -> None:
+        factors.append(1 / given[0].std(-1).mean().item())
+
+    posts = [m.post for m in model.modules() if isinstance(m, Residual) and m.post is not None]
+    hooks = [block.register_forward_hook(watch) for block in model.stack.blocks]
+    hooks += [post.register_forward_pre_hook(weigh) for post in posts]
+    before = model.hidden(ids)
+    for hook in hooks:
+        hook.remove()
+    # The first norm reads the embedding, which is smaller than what comes later.
+    identity = math.exp(fmean(math.log(factor) for factor in factors[1:])) if posts else 1.0
+    for weight in model.stack.blocks.parameters():
+        if weight.ndim > 1:
+            weight.add_(SHAKEN * weight.std() * torch.randn_like(weight))
+    moved = (model.hidden(ids) - before).square().sum(-1).mean().item()
+    return {"moved": moved, "growth": variances[-1] / variances[0], "identity": identity}
+
+
+STUDY = Study(
+    claims=(10, 76),
+    cells=grid(placement=["post", "pre", "peri", "deepnorm", "lns", "keel", "none"], depth=DEPTHS),
+    quick_cells=grid(placement=["post", "pre", "deepnorm", "none"], depth=[2, 8, 32]),
+    measure=run,
+    rules=(
+        Rule("post", "Post-LN amplifies", lambda r: slope_of(r, "moved", "post"), above=0.8, unit="slope"),
+        Rule("pre", "Pre-LN hardly does", lambda r: slope_of(r, "moved", "pre"), below=0.5, unit="slope"),
+        Rule(
+            "deepnorm", "DeepNorm damps", lambda r: slope_of(r, "moved", "deepnorm"), below=0.0, unit="slope"
+        ),
+        Rule(
+            "post-stream",
+            "In Post-LN the stream keeps its variance over 32 layers",
+            lambda r: r.get("growth", placement="post", depth=32),
+            0.9,
+            1.1,
+            unit="times",
+        ),
+        Rule(
+            "pre-stream",
+            "In Pre-LN it grows more than five-fold",
+            lambda r: r.get("growth", placement="pre", depth=32),
+            above=5,
+            unit="times",
+        ),
+        Rule(
+            "no-norm",
+            "Without norms it grows more than a thousand-fold",
+            lambda r: r.get("growth", placement="none", depth=32),
+            above=1000,
+            unit="times",
+        ),
+        Rule(
+            "identity",
+            "Each Post-LN weakens the identity branch",
+            lambda r: r.get("identity", placement="post", depth=8),
+            below=0.95,
+            unit="times",
+        ),
+        Rule(
+            "root-half",
+            "It does so by the root of a half, to 5 %",
+            lambda r: r.get("identity", placement="post", depth=8),
+            0.672,
+            0.743,
+            unit="times",
+        ),
+    ),
+    plots=(
+        Plot(
+            "depth",
+            "moved",
+            "placement",
+            "How far the output moves when all weights are shaken. A steep line is a stack that is hard to "
+            "train.",
+            log_x=True,
+            log_y=True,
+            x_title="layers",
+            y_title="squared distance",
+        ),
+        Plot(
+            "depth",
+            "growth",
+            "placement",
+            "Variance of the residual stream behind the last layer over that behind the first.",
+            log_x=True,
+            log_y=True,
+            x_title="layers",
+            y_title="growth of the stream",
+        ),
+    ),
+    cheap=True,
+)

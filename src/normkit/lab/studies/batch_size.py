@@ -1,0 +1,101 @@
+"""Does BatchNorm fail with small batches?
+
+Question: How does the error of a network with BatchNorm, and with LayerNorm, depend on the number of rows
+in a batch?
+
+Hypothesis: In an MLP, BatchNorm loses more than five points of error from 32 rows to 2; LayerNorm less
+than three. In a conv net, where every pixel counts as a sample, BatchNorm loses less than five.
+
+Method: scikit-learn's digits. Residual networks with the norm before each sublayer, Adam at 1e-3, and the
+same 6,000 rows seen at every batch size, which is four passes. Error on 360 held-out images, in
+evaluation mode.
+
+Refuted if: BatchNorm's error in the MLP rises by five points or less, or LayerNorm's by three or more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normkit.lab.run import Run
+from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+
+SIZES = (2, 4, 8, 16, 32)
+SEEN = 6000  # rows
+COMMON = {"task": "digits", "lr": 1e-3, "placement": "pre"}
+
+
+def _runs(sizes: tuple[int, ...], seen: int, **more: Any) -> tuple[Run, ...]:
+    """Small batches get more steps, so that all see the same number of rows."""
+    found = [trained(**COMMON, **more, batch_size=size, steps=seen // size) for size in sizes]
+    return tuple(run for runs in found for run in runs)
+
+
+def _rise(rows: Rows, norm: str, network: str) -> float:
+    small, large = (rows.get("error", norm=norm, network=network, batch_size=size) for size in (2, 32))
+    return small - large
+
+
+STUDY = Study(
+    claims=(15, 43, 47),
+    runs=(
+        *_runs(SIZES, SEEN, network="mlp", norm=["batch", "layer"], depth=3, width=64),
+        *_runs((2, 32), SEEN, network="conv", norm=["batch", "layer", "group"], depth=2, width=16),
+    ),
+    quick_runs=(
+        *_runs((2, 32), 320, network="mlp", norm=["batch", "layer"], depth=1, width=16),
+        *_runs((2, 32), 320, network="conv", norm=["batch", "group"], depth=1, width=8),
+    ),
+    rules=(
+        Rule(
+            "mlp-batch",
+            "BatchNorm in an MLP loses more than five points from 32 rows to 2",
+            lambda r: _rise(r, "batch", "mlp"),
+            above=5,
+            unit="points",
+        ),
+        Rule(
+            "mlp-layer",
+            "LayerNorm loses less than three",
+            lambda r: _rise(r, "layer", "mlp"),
+            below=3,
+            unit="points",
+        ),
+        Rule(
+            "conv-batch",
+            "BatchNorm in a conv net loses less than five",
+            lambda r: _rise(r, "batch", "conv"),
+            below=5,
+            unit="points",
+        ),
+        Rule(
+            "conv-group",
+            "GroupNorm in a conv net loses less than three",
+            lambda r: _rise(r, "group", "conv"),
+            below=3,
+            unit="points",
+        ),
+    ),
+    plots=(
+        Plot(
+            "batch_size",
+            "error",
+            "norm",
+            "Error of the MLP on unseen digits. Only BatchNorm depends on how many rows share its mean.",
+            log_x=True,
+            where={"network": "mlp"},
+            x_title="rows in a batch",
+            y_title="error, %",
+        ),
+        Plot(
+            "batch_size",
+            "error",
+            "norm",
+            "The same in a conv net: 64 pixels an image make many samples of two rows.",
+            kind="bar",
+            where={"network": "conv"},
+            x_title="rows in a batch",
+            y_title="error, %",
+        ),
+    ),
+)

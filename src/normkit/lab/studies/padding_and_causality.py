@@ -1,0 +1,107 @@
+"""Does a token see padding, or the future, through its norm?
+
+Question: In a batch of sequences of unequal length, does padding change the output of real tokens? In a
+causal language model, does the last token change the outputs before it?
+
+Hypothesis: With LayerNorm neither does, exactly. With BatchNorm in training both do: padding shifts its
+statistics, and a causal model leaks the future. A mask cures the first.
+
+Method: A norm over (batch, length, features) with 0, 50 and 100 % of padding added: the largest change of
+real tokens. A language model of two layers: the change of the logits before the last token when that
+token is another one, over their spread.
+
+Refuted if: LayerNorm changes anything, or BatchNorm changes less than 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+import normkit as nk
+from normkit.lab.studies.base import Plot, Rule, Study, grid
+
+BATCH, LENGTH, DIM = 8, 16, 32
+
+
+def run(cell: Mapping[str, Any]) -> dict[str, float]:
+    torch.manual_seed(cell["seed"])
+    if cell["what"] == "future":
+        return {"change": _future(cell["norm"])}
+    x = torch.randn(BATCH, LENGTH, DIM) + 1
+    padding = torch.zeros(BATCH, round(LENGTH * cell["padding"]), DIM)
+    longer = torch.cat([x, padding], dim=1)
+    real = torch.arange(longer.shape[1]) < LENGTH
+    if cell["norm"] == "layer":
+        layer: Any = nk.LayerNorm(DIM)
+        return {"change": (layer(longer)[:, :LENGTH] - layer(x)).abs().max().item()}
+    layer = nk.BatchNorm1d(DIM, axis=-1, track_running_stats=False)
+    mask = real.expand(BATCH, -1) if cell["norm"] == "batch, masked" else None
+    return {"change": (layer(longer, mask=mask)[:, :LENGTH] - layer(x)).abs().max().item()}
+
+
+def _future(norm: str) -> float:
+    model = nk.LanguageModel(vocab=64, dim=DIM, depth=2, heads=4, norm=norm.split(",")[0], context=LENGTH)
+    ids = torch.randint(64, (BATCH, LENGTH))
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] + 1) % 64
+    with torch.no_grad():
+        before, after = model(ids)[:, :-1], model(other)[:, :-1]
+    return ((after - before).abs().max() / before.std()).item()
+
+
+STUDY = Study(
+    claims=(11, 12, 27, 44, 55),
+    cells=(
+        *grid(what=["padding"], norm=["layer", "batch", "batch, masked"], padding=[0.0, 0.5, 1.0]),
+        *grid(what=["future"], norm=["layer", "batch"], padding=[0.0]),
+    ),
+    measure=run,
+    rules=(
+        Rule(
+            "layer",
+            "Padding changes nothing in LayerNorm",
+            lambda r: max(r.column("change", what="padding", norm="layer")),
+            below=1e-12,
+        ),
+        Rule(
+            "batch",
+            "Padding of 100 % changes BatchNorm by more than 0.01",
+            lambda r: r.get("change", what="padding", norm="batch", padding=1.0),
+            above=0.01,
+        ),
+        Rule(
+            "masked",
+            "With a mask it changes nothing but rounding",
+            lambda r: max(r.column("change", norm="batch, masked")),
+            below=1e-5,
+        ),
+        Rule(
+            "causal",
+            "With LayerNorm no logit sees the future",
+            lambda r: r.get("change", what="future", norm="layer"),
+            below=1e-12,
+        ),
+        Rule(
+            "leak",
+            "With BatchNorm in training logits see the future",
+            lambda r: r.get("change", what="future", norm="batch"),
+            above=0.01,
+            unit="of the logits' spread",
+        ),
+    ),
+    plots=(
+        Plot(
+            "padding",
+            "change",
+            "norm",
+            "How much real tokens change as padding is added. Only BatchNorm without a mask moves.",
+            where={"what": "padding"},
+            x_title="padding, as a share of the real length",
+            y_title="largest change",
+        ),
+    ),
+    cheap=True,
+)

@@ -1,0 +1,86 @@
+"""The figures of the studies, drawn from their description and their rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from normkit.lab.analysis import interval
+from normkit.lab.figures import COLOURS, DASHES, MARKERS, laid_out
+from normkit.lab.studies.base import Plot
+
+__all__ = ["draw"]
+
+
+def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
+    """Mean over seeds, with the 95 % interval as a whisker."""
+    groups: dict[str, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        matches = all(row.get(name) == value for name, value in plot.where.items())
+        if matches and plot.x in row and row.get(plot.y) is not None:
+            line = "" if plot.by is None else _named(plot.by, row.get(plot.by))
+            groups[line][row[plot.x]].append(float(row[plot.y]))
+    figure = go.Figure()
+    for index, (line, points) in enumerate(groups.items()):
+        _add(figure, plot, line, points, index)
+    figure.update_xaxes(title=plot.x_title or None)
+    figure.update_yaxes(title=plot.y_title or plot.y)
+    if plot.log_x and plot.kind == "line":
+        ticks = sorted({x for points in groups.values() for x in points if _above_zero(x)})
+        figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    if plot.log_y:
+        figure.update_yaxes(type="log", exponentformat="power", nticks=8)
+    return laid_out(figure, 380, showlegend=len(groups) > 1)
+
+
+def _add(figure: go.Figure, plot: Plot, line: str, points: dict[Any, list[float]], index: int) -> None:
+    keys = sorted(points) if all(isinstance(x, int | float) for x in points) else list(points)
+    means = [interval(points[x]) for x in keys]
+    colour = COLOURS[index % len(COLOURS)]
+    whisker = {"type": "data", "array": [m.half or 0.0 for m in means], "thickness": 1, "color": colour}
+    common: dict[str, Any] = {"name": line, "y": [m.mean for m in means], "error_y": whisker}
+    if plot.log_y:  # an interval that reaches below 0 cannot be drawn
+        whisker["arrayminus"] = [min(m.half or 0.0, 0.9 * abs(m.mean)) for m in means]
+    if plot.kind == "bar":
+        shades = [COLOURS[k % len(COLOURS)] for k in range(len(keys))] if plot.by is None else colour
+        whisker["color"] = "gray"
+        figure.add_bar(x=[_wrapped(x) for x in keys], marker={"color": shades}, **common)
+        return
+    dash, symbol = DASHES[index // len(COLOURS) % len(DASHES)], MARKERS[index % len(MARKERS)]
+    figure.add_scatter(
+        x=keys,
+        mode="lines+markers",
+        line={"color": colour, "dash": dash},
+        marker={"symbol": symbol, "size": 8},
+        **common,
+    )
+
+
+def _named(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value.rpartition(":")[2]
+    return f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float | int) else str(value)
+
+
+def _wrapped(value: Any) -> str:
+    """Long names of bars go over several lines."""
+    text = (
+        value
+        if isinstance(value, str)
+        else f"{value:g}"
+        if not isinstance(value, bool)
+        else str(value).lower()
+    )
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) > 14:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "<br>".join(lines)
+
+
+def _above_zero(x: Any) -> bool:
+    return isinstance(x, int | float) and x > 0

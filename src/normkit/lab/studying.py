@@ -1,0 +1,197 @@
+"""``study``: do what a study needs, on the engines and in the store of a comparison, and judge."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from normkit.errors import refusal
+from normkit.lab import machine
+from normkit.lab.comparison import needs
+from normkit.lab.engines import engine as engine_named
+from normkit.lab.measuring import Outcome
+from normkit.lab.run import Run, code_version
+from normkit.lab.store import Store
+from normkit.lab.studies.base import INCONCLUSIVE, SEEDS, Cell, Ruling, Study, all_studies, find_study
+from normkit.lab.sweep import perform
+from normkit.lab.worker import Job
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects as go
+
+__all__ = ["RESULTS", "StudyResult", "committed", "study", "verify"]
+
+RESULTS = Path(__file__).parent / "results"
+FOLDER = "runs/studies"
+
+
+class StudyResult:
+    """The rows of a study, and what its rules say of them. Everything is a function of the rows."""
+
+    def __init__(self, study: Study, rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> None:
+        self.study, self.rows, self.about = study, list(rows), about
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    @property
+    def quick(self) -> bool:
+        """A smoke run: too small to say anything."""
+        return bool(self.about.get("quick"))
+
+    @cached_property
+    def rulings(self) -> dict[str, Ruling]:
+        return self.study.judge(self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """Of the hypothesis: supported, not supported, or inconclusive; a smoke run gives none."""
+        if self.quick:
+            return "no verdict (smoke run)"
+        if len({row["seed"] for row in self.rows}) < SEEDS:
+            return f"{INCONCLUSIVE}: fewer than {SEEDS} seeds"
+        return self.study.verdict(self.rulings)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        return needs("pandas").DataFrame(self.rows)
+
+    @cached_property
+    def figures(self) -> list[go.Figure]:
+        needs("plotly")
+        from normkit.lab.study_figures import draw
+
+        return [draw(plot, self.rows) for plot in self.study.plots]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``results/`` holds."""
+        rulings = {name: ruling.as_dict() for name, ruling in self.rulings.items()}
+        return {
+            "study": self.name,
+            "about": self.about,
+            "verdict": self.verdict,
+            "rulings": rulings,
+            "rows": self.rows,
+        }
+
+    def save(self, folder: Path = RESULTS) -> Path:
+        path = folder / f"{self.name}.json"
+        lines = ",\n".join(json.dumps(row) for row in self.rows)
+        head = json.dumps({**self.as_dict(), "rows": []}, indent=1)
+        path.write_text(head.replace('"rows": []', f'"rows": [\n{lines}\n ]') + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> StudyResult:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(find_study(found["study"]), found["rows"], found["about"])
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {self.verdict}", f"  {self.study.words['Question']}"]
+        rules = {rule.name: rule for rule in self.study.rules}
+        for name, ruling in self.rulings.items():
+            said = "" if self.quick else f"{ruling.verdict}: "
+            lines.append(f"  {said}{rules[name].says} ({ruling.effect} {rules[name].unit}".rstrip() + ")")
+        return "\n".join(lines)
+
+
+def committed() -> dict[str, StudyResult]:
+    """The full run that comes with normkit, by study; those without one are left out."""
+    found = {name: RESULTS / f"{name}.json" for name in all_studies()}
+    return {name: StudyResult.load(path) for name, path in found.items() if path.exists()}
+
+
+def study(
+    *names: str,
+    seeds: int = SEEDS,
+    quick: bool = False,
+    out: str | os.PathLike[str] = FOLDER,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> StudyResult | list[StudyResult]:
+    """Run one study, or several, and judge.
+
+    Args:
+        names: as ``normkit study`` lists them.
+        seeds: how many; below three there is no verdict.
+        quick: the smallest form, to see that it works; no verdict either.
+        out, engine, address, workers, progress: as in :func:`compare`.
+
+    Returns:
+        the result, or a list of them for several names.
+    """
+    chosen = [find_study(name) for name in names]
+    if not chosen:
+        raise refusal("study() got no name.", expected=f"one of {', '.join(all_studies())}")
+    if type(seeds) is not int or seeds < 1:
+        raise refusal(f"seeds got {seeds!r}.", expected="a whole number of at least 1")
+    for name in ("scipy", "pandas", "plotly"):
+        needs(name)
+    where = engine_named(engine, workers=workers, address=address)
+    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    jobs = {s.name: _jobs(s.work(range(seeds), quick=quick)) for s in chosen}
+    about = {
+        "quick": quick,
+        "seeds": seeds,
+        "code": code_version(),
+        "machine": machine.describe(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+    every = [job for some in jobs.values() for job in some]
+    with Store(Path(out), write=True) as store:
+        store.begin({"studies": list(jobs), **about}, [job.key for job in every])
+        perform(store, where, every, console)
+        outcomes = {key: outcome for key, _, outcome in store.runs(dict.fromkeys(j.key for j in every))}
+    results = [_result(s, jobs[s.name], outcomes, about) for s in chosen]
+    return results if len(names) > 1 else results[0]
+
+
+def _jobs(work: Iterable[Run | Cell]) -> list[Job]:
+    fingerprints: dict[tuple[Any, ...], str] = {}
+    jobs = []
+    for item in work:
+        data = ""
+        if isinstance(item, Run):
+            which = (item.task, item.options)
+            if which not in fingerprints:
+                fingerprints[which] = item.build_task().fingerprint
+            data = fingerprints[which]
+        jobs.append(Job(item.key(data), item, data, code_version()))
+    return jobs
+
+
+def _result(
+    study: Study, jobs: Sequence[Job], outcomes: dict[str, Outcome], about: dict[str, Any]
+) -> StudyResult:
+    failed = [outcomes[job.key].error for job in jobs if outcomes[job.key].status == "failed"]
+    if failed:
+        raise refusal(f"{study.name}: {len(failed)} of {len(jobs)} cells failed.\n{failed[0]}")
+    seconds = sum(outcomes[job.key].seconds for job in jobs)
+    rows = study.rows((job.run, outcomes[job.key]) for job in jobs)
+    return StudyResult(study, rows, {**about, "seconds": round(seconds, 1)})
+
+
+def verify(results: Iterable[StudyResult]) -> list[str]:
+    """Where these results and the committed ones disagree: one line each."""
+    known = committed()
+    found = []
+    for result in results:
+        old = known.get(result.name)
+        for name, ruling in result.rulings.items():
+            before = old.rulings[name].verdict if old and name in old.rulings else "nothing"
+            if ruling.verdict != before:
+                found.append(
+                    f"{result.name}, {name}: {ruling.verdict} now ({ruling.effect}), {before} in the results"
+                )
+    return found
