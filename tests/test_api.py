@@ -44,7 +44,9 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "ScaleNorm": "dim eps device dtype *axis",
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "lab.compare": "task *data *norm *placement *lr *seeds *depth *width *batch_size *warmup *steps "
-    "*schedule *out *engine *address *workers *prune *progress *command **fields",
+    "*schedule *out *engine *address *workers *prune *progress **fields",
+    "lab.study": "names *seeds *quick *out *engine *address *workers *progress",
+    "lab.ledger": "results",
     "lab.train": "run out *resume *bf16 *compile *shard *every *progress",
     "lab.Run": "task options norm placement lr depth width batch_size warmup steps schedule seed until",
     "lab.Task": "",
@@ -84,7 +86,7 @@ def test_the_public_names_are_these():
     assert sorted(nk.__all__) == sorted(NAMES)
     functions = {n.removeprefix("functional.") for n in SIGNATURES if n.startswith("functional.")}
     assert set(nk.functional.__all__) == functions
-    assert nk.lab.__all__ == ["Comparison", "Run", "Task", "compare", "train"]
+    assert nk.lab.__all__ == ["Comparison", "Run", "Task", "compare", "ledger", "study", "train"]
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

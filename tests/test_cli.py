@@ -48,6 +48,10 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
         *("--steps", "--schedule", "--seed", "--set", "--out", "--resume", "--every", "--bf16", "--compile"),
         "--shard",
     ],
+    "study": [
+        *("--all", "--quick", "--verify", "--ledger", "--json", "--seeds", "--out", "--save", "--engine"),
+        *("--address", "--workers"),
+    ],
     "report": ["--json", "--csv", "--parquet", "--tensorboard"],
     "info": ["--json"],
 }
@@ -141,7 +145,7 @@ def test_info_without_kernels_says_why_and_what_to_do(capsys, monkeypatch):
 def test_an_unknown_verb_gets_the_list_and_the_closest_match(capsys):
     code, out, err = run(capsys, "inof")
     assert (code, out) == (2, "")
-    verbs = "compare, info, report, train"
+    verbs = "compare, info, report, study, train"
     assert err == f"normkit has no command 'inof'.\n  expected: one of {verbs}\n  fix: normkit info\n"
     assert "fix: normkit --help" in run(capsys, "xyz")[2]
 

@@ -22,6 +22,7 @@ __all__ = [
     "running",
     "several_values",
     "tensor",
+    "whole",
 ]
 
 
@@ -35,6 +36,12 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
             expected=f"one of {', '.join(map(repr, names))}",
             fix=f"did you mean {close[0]!r}?" if close else None,
         )
+
+
+def whole(value: object, *, what: str, least: int) -> None:
+    """A whole number that is large enough."""
+    if type(value) is not int or value < least:
+        raise refusal(f"{what} got {value!r}.", expected=f"a whole number of at least {least}")
 
 
 def floating(who: str, x: object, *, complex_too: bool = False) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from normkit.lab.analysis import interval, summarise
+from normkit.lab.analysis import interval, row, summarise
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 
@@ -111,7 +111,7 @@ def test_all_dead_is_said():
 
 def test_the_edge_of_the_range_is_pointed_out():
     results = rows("layer", [2.5] * 3, lr=1e-3) + rows("layer", [2.1] * 3, lr=1e-2)
-    assert any("largest one that was tried" in w for w in summarise(results, VARIED).warnings)
+    assert any("is the largest that was tried" in w for w in summarise(results, VARIED).warnings)
     inside = results + rows("layer", [2.6] * 3, lr=1e-1)
     assert summarise(inside, VARIED).warnings == ()
 
@@ -140,3 +140,58 @@ def test_without_a_plateau_there_is_no_stable_rate():
     arm = summarise(results, VARIED).arms[0]
     assert arm.max_stable_lr is None
     assert arm.sensitivity is None
+
+
+def blind(norm, losses, **changes):
+    """Results of a task that does not know how bad a blind guess is."""
+    made = rows(norm, losses, **changes)
+    for _, outcome in made:
+        outcome.plateau = None
+        if outcome.final_loss is None:
+            outcome.status = "nan"
+    return made
+
+
+def test_an_arm_that_diverged_is_last_and_never_a_tie_even_without_a_plateau():
+    summary = summarise(blind("rms", [None] * 3) + blind("layer", [0.5, 0.6, 0.9]), VARIED)
+    assert [arm.label for arm in summary.arms] == ["layer · pre", "rms · pre"]
+    assert summary.ties == ()
+    assert "rms · pre diverged" in summary.recommendation
+    assert summary.arms[1].loss == "learnt nothing"
+
+
+def test_a_single_good_run_without_a_plateau_is_good():
+    assert summarise(blind("layer", [0.05]), VARIED).recommendation.startswith("Use norm=layer")
+
+
+def test_all_diverged_without_a_plateau_is_a_result():
+    assert "No arm has learnt anything" in summarise(blind("layer", [None]), VARIED).recommendation
+
+
+def test_arms_are_ranked_over_the_seeds_that_all_have():
+    """The second arm is the same on two seeds, and has not done the third, which is hard."""
+    summary = summarise(rows("layer", [1.0, 1.1, 2.9]) + rows("rms", [1.01, 1.11]), VARIED)
+    assert summary.arms[0].label == "layer · pre"
+
+
+def test_different_problems_are_not_compared():
+    easy = rows("layer", [1.0, 1.1, 1.2], options=(("length", 8),)) + rows(
+        "rms", [2.0] * 3, options=(("length", 8),)
+    )
+    hard = rows("layer", [2.5, 2.6, 2.7], options=(("length", 64),))
+    summary = summarise(easy + hard, [*VARIED, "length"], "nats", ["length"])
+    assert "2 different problems (length)" in summary.recommendation
+    assert summary.recommendation.count("Use norm=layer") == 2
+    assert "layer · pre · length 64" not in summary.behind
+
+
+def test_an_arm_that_only_failed_is_named():
+    summary = summarise(rows("layer", [2.0] * 3) + rows("rms", [None] * 3, status="failed"), VARIED)
+    assert any("All runs of rms · pre failed" in w for w in summary.warnings)
+
+
+def test_a_metric_does_not_replace_a_column():
+    (run, outcome), *_ = rows("layer", [2.0])
+    outcome.metrics = {"lr": 7.0, "wrong dates": 3.0}
+    found = row(run, outcome)
+    assert (found["lr"], found["metric_lr"], found["wrong_dates"]) == (1e-3, 7.0, 3.0)

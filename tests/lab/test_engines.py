@@ -1,14 +1,19 @@
 """The same numbers everywhere, and no run lost with its worker."""
 
+import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
 from normkit.errors import NormkitError
 from normkit.lab.engines import engine
-from normkit.lab.run import Run, code_version
+from normkit.lab.run import Run
 from normkit.lab.worker import Job, execute
 
 OWN = "lab.own_task:Small"
@@ -28,7 +33,7 @@ def jobs(task=OWN, count=3, **options):
         for seed in range(count)
     ]
     data = runs[0].build_task().fingerprint
-    return [Job(run.key(data), run, data, code_version()) for run in runs]
+    return [Job(run.key(data), run, data, run.code) for run in runs]
 
 
 def losses(work, chosen):
@@ -73,8 +78,51 @@ def test_a_bug_in_a_task_is_the_outcome_of_its_run_and_not_the_end_of_the_sweep(
 
 def test_a_worker_with_other_data_or_code_does_not_pretend():
     (job,) = jobs(count=1)
-    assert "The data of" in execute(Job(job.key, job.run, "other", job.code)).error
+    assert "The data of the task" in execute(Job(job.key, job.run, "other", job.code)).error
     assert "This worker has" in execute(Job(job.key, job.run, job.data, "other")).error
+
+
+def test_a_worker_that_dies_while_it_is_idle_is_replaced():
+    work = jobs(count=2)
+    slots = []
+    chosen = engine("local", workers=1)
+    running = chosen(work, lambda *_: None)
+    next(running)
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
+        slots.append(process)
+    time.sleep(0.5)
+    assert slots
+    assert [job.key for job, _ in running] == [work[1].key]
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import normkit as nk\n"
+        f"nk.lab.compare('{OWN}', steps=5, seeds=1, workers=1, out='{tmp_path / 'runs'}', progress=False)\n"
+    )
+    tests = Path(__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tests)},
+        check=False,
+        timeout=60,
+    )
+    assert 'if __name__ == "__main__":' in result.stderr.splitlines()[-2]
+
+
+def test_the_process_of_a_notebook_is_left_as_it_was():
+    torch.set_num_threads(2)
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    list(engine("local", workers=0)(jobs(count=1), lambda *_: None))
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.rand(3), wanted)
 
 
 def test_closing_stops_the_workers_at_once():

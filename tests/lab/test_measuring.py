@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from normkit.errors import NormkitError
 from normkit.lab import measuring
 from normkit.lab.measuring import Outcome, is_cut_off, is_stuck, measure, probe, thin
 from normkit.lab.run import Run
@@ -84,6 +85,32 @@ def test_stuck_means_at_the_plateau_and_not_falling():
     assert not is_stuck(flat, 3.2, plateau=None)
 
 
+def test_a_run_that_ends_worse_than_it_began_has_diverged():
+    run = small(lr=30.0, steps=20)
+    outcome = measure(run, run.build_task())
+    assert outcome.status in ("stuck", "nan")
+    assert outcome.diverged
+
+
+def test_numbers_of_a_task_may_be_tensors_and_nothing_else():
+    class Odd(type(find(OWN, {}))):
+        def plateau(self):
+            return torch.tensor(8.0)
+
+        def metrics(self, model):
+            return {"some": torch.tensor(3)}
+
+    outcome = measure(small(), Odd())
+    assert (outcome.plateau, outcome.metrics) == (8.0, {"some": 3.0})
+
+    class Wrong(type(find(OWN, {}))):
+        def plateau(self):
+            return "eight"
+
+    with pytest.raises(NormkitError, match="plateau\\(\\) of the task is 'eight'"):
+        measure(small(), Wrong())
+
+
 def test_cut_off_means_that_a_gradient_has_vanished():
     assert is_cut_off([1.0, 1.0], [1.0, 1e-4])
     assert not is_cut_off([1.0, 1.0], [1.0, 1e-2])
@@ -141,7 +168,7 @@ def test_a_model_without_layers_has_no_figures_by_depth():
 @pytest.mark.parametrize("count", [1, 7, 99, 100, 101, 1234])
 def test_a_thinned_curve_keeps_its_mean_and_its_end(count):
     losses = [float(k) for k in range(count)]
-    curve = thin(losses)
+    curve = thin(losses, count)
     assert len(curve) <= measuring.POINTS
     assert curve[-1][0] == count
     assert curve[0][1] == pytest.approx(sum(losses[: curve[0][0]]) / curve[0][0])

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-import normkit as nk
+from normkit.lab.sweep import compare_settings
 
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -22,17 +22,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    result = nk.lab.compare(
-        "lab.own_task:Small",
-        norm="layer,rms",
-        placement="pre,post,peri",
-        lr="1e-3,1e-2",
-        seeds=3,
-        out=folder / "<b>runs & more",
-        workers=0,
-        progress=False,
-        command="normkit compare <script>alert(1)</script>",
-    )
+    settings = {"task": "lab.own_task:Small", "placement": "pre,post,peri", "lr": "1e-3,1e-2"}
+    command = "normkit compare <script>alert(1)</script>"
+    where = folder / "<b>runs & more"
+    result = compare_settings(settings, command, out=where, workers=0, progress=False)
     return result.folder / "report.html"
 
 

@@ -121,15 +121,3 @@ def test_a_run_is_known_by_all_that_decides_its_numbers():
     assert base.key("data") != base.key("other data")
     assert Run(options=(("data", "a"),)).key("same") == Run(options=(("data", "b"),)).key("same")
     assert Run.from_config(others[-1].config()) == others[-1]
-
-
-def test_the_code_of_a_task_of_ones_own_is_part_of_it(tmp_path, monkeypatch):
-    source = tmp_path / "changing_task.py"
-    source.write_text("from lab.own_task import Small\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = Run(task="changing_task:Small").key("data")
-    source.write_text("from lab.own_task import Small\n# changed\n")
-    import linecache
-
-    linecache.checkcache()
-    assert Run(task="changing_task:Small").key("data") != before

@@ -157,8 +157,45 @@ def test_an_arm_that_cannot_be_built_is_named_before_anything_is_trained(tmp_pat
 def test_a_bug_in_a_users_task_is_shown_with_its_line(tmp_path):
     with pytest.raises(NormkitError) as error:
         small(tmp_path, task="lab.own_task:Broken")
-    assert "its first step fails with AttributeError" in str(error.value)
+    assert "AttributeError: 'Tensor' object has no attribute" in str(error.value)
     assert "own_task.py, line" in str(error.value)
+
+
+def test_what_changed_on_disk_is_not_taken_for_what_was_imported(tmp_path, monkeypatch):
+    """One process, one key: that of the code it has. Another process has the new code, and another key."""
+    source = tmp_path / "changing.py"
+    source.write_text("from lab.own_task import Small as Task1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = Run(task="changing:Task1").key("data")
+    source.write_text("from lab.own_task import Small as Task1\n# changed\n")
+    assert Run(task="changing:Task1").key("data") == first
+    code = "from normkit.lab.run import Run; print(Run(task='changing:Task1').key('data'))"
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
+    other = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() != first
+
+
+def test_data_that_change_between_two_comparisons_are_noticed(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one text of some length\n" * 1000)
+    settings = {"task": "text", "data": str(path), "norm": "rms", "placement": "pre", "lr": 1e-3, "depth": 1}
+    settings |= {"width": 16, "batch_size": 2, "steps": 2, "seeds": 1}
+    before = small(tmp_path / "o", **settings)
+    path.write_text("a different text, really\n" * 1000)
+    after = small(tmp_path / "o", **settings)
+    assert before.about["data"] != after.about["data"]
+    assert before.rows[0]["final_loss"] != after.rows[0]["final_loss"]
+
+
+def test_figures_by_depth_do_not_depend_on_the_run_before(tmp_path):
+    first = small(tmp_path / "a", task="stream", norm="rms", lr=1e-2, steps=10, seeds=2, depth=2, width=8)
+    second = small(
+        tmp_path / "b", task="stream", norm="rms", lr=1e-2, steps=10, seeds="1,0", depth=2, width=8
+    )
+    by_seed = [{run.seed: o.by_depth for run, o in r.results} for r in (first, second)]
+    assert by_seed[0] == by_seed[1]
 
 
 def test_failed_runs_are_tried_again(tmp_path, monkeypatch):

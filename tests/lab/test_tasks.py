@@ -94,7 +94,6 @@ def test_a_folder_a_file_and_a_glob_give_the_same_data(folder):
     glob = corpus.read(str(folder / "*.txt"))
     assert corpus.read(str(folder)).fingerprint == glob.fingerprint
     (folder / "file05.txt").write_text("changed " * 300)
-    corpus.read.cache_clear()
     assert corpus.read(str(folder)).fingerprint != glob.fingerprint
 
 
@@ -103,7 +102,6 @@ def test_hidden_files_and_binary_files_are_left_out(folder):
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("secret " * 100)
     (folder / "image.png").write_bytes(b"\x89PNG\0\0" * 100)
-    corpus.read.cache_clear()
     assert corpus.read(str(folder)).fingerprint == before.fingerprint
 
 
@@ -160,3 +158,66 @@ def test_the_stream_jumps_half_way(jump):
 def test_a_model_that_has_no_place_for_inner_norms_says_so():
     with pytest.raises(NormkitError, match="norms inside of the sublayer"):
         find("digits", {}).model(nk.lab.Run(task="digits", placement="subln", depth=2, width=16))
+
+
+def test_files_of_the_same_name_in_different_folders_are_different_files(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for name in ("x", "y"):
+            lines = [f"{folder} {name} line number {k} of the file" for k in range(500)]
+            (tmp_path / folder / f"{name}.txt").write_text("\n".join(lines))
+    task = find("lines", {"data": str(tmp_path), "classes": 4})
+    rows, labels = task.lines
+    for label in range(4):
+        texts = [bytes(row.tolist()) for row in rows[labels == label]]
+        assert len({text[:3] for text in texts}) == 1
+    assert task.source.endswith("2,000 lines of 4 files")
+
+
+def test_results_of_normkit_are_no_data(folder):
+    before = corpus.read(str(folder)).fingerprint
+    results = folder / "runs" / "text"
+    results.mkdir(parents=True)
+    (results / "runs.sqlite").touch()
+    (results / "report.html").write_text("<p>not a text to learn from</p>" * 100)
+    assert corpus.read(str(folder)).fingerprint == before
+
+
+def test_data_under_a_hidden_folder_can_be_named(tmp_path, folder):
+    hidden = tmp_path / ".cache"
+    folder.rename(hidden)
+    assert corpus.read(str(hidden)).count == 12
+
+
+def test_a_held_out_part_that_would_be_tiny_is_taken_from_all_files(folder):
+    for name in ("file00.txt", "file10.txt"):
+        (folder / name).write_text("short")
+    found = corpus.read(str(folder))
+    assert len(found.unseen) == 12
+    assert sum(len(c) for _, c in found.unseen) > found.size / 20
+
+
+def test_the_plateau_of_the_stream_is_that_of_the_best_constant():
+    task = find("stream", {})
+    _, answers = task.held_out()[0]
+    assert task.plateau() == pytest.approx(answers.square().mean().item())
+    assert (answers - answers.mean()).square().mean().item() == pytest.approx(task.plateau(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("text", {"length": 1}),
+        ("lines", {"length": 0}),
+        ("lines", {"classes": 1}),
+        ("stream", {"features": 0}),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(name, fields):
+    with pytest.raises(NormkitError, match="a whole number of at least"):
+        find(name, fields)
+
+
+def test_a_device_is_no_data():
+    with pytest.raises(NormkitError, match="no such file"):
+        corpus.read("/dev/zero")

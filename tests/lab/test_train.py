@@ -32,6 +32,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_a_run_whose_data_change_with_time_is_resumed_in_its_time(tmp_path):
+    run = Run(task="stream", options=(("jump", "shift"),), depth=1, width=8, batch_size=4, steps=20)
+    first = train(run, tmp_path, progress=False)
+    assert train(run, tmp_path, resume=True, progress=False)["final_loss"] == first["final_loss"]
+
+
+def test_a_checkpoint_is_not_taken_for_a_shorter_or_another_run(tmp_path):
+    train(small(), tmp_path, progress=False)
+    with pytest.raises(NormkitError, match="has 30 steps behind it"):
+        train(small(steps=10), tmp_path, resume=True, progress=False)
+    with pytest.raises(NormkitError, match="bf16 False"):
+        train(small(), tmp_path, resume=True, bf16=True, progress=False)
+
+
 def test_dropout_resumes_too(tmp_path):
     run = {
         "task": "text",

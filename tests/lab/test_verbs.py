@@ -100,6 +100,13 @@ BAD = {
     "a field that is not one": (["compare", "--set", "lenght=3"], "did you mean 'length'?"),
     "a field without a value": (["compare", "--set", "length"], "FIELD=VALUE"),
     "a field that is a flag": (["compare", "--set", "norm=rms"], "fix: --norm rms"),
+    "a field that is no field of the task": (["compare", "--set", "engine=ray"], "a field:"),
+    "an empty flag": (["compare", "--data", ""], "--data got an empty value"),
+    "an empty folder name": (["compare", "--out", ""], "--out got an empty value"),
+    "more seeds than anyone has": (["compare", "--seeds", "50000000"], "seeds got 50000000"),
+    "a norm that does not import": (["compare", "--norm", "nowhere:Norm"], "cannot be imported"),
+    "pruning a stream": (["compare", "--task", "stream", "--prune"], "whose data change with time"),
+    "a bug in one's own task": (["train", "--task", "lab.own_task:Broken"], "own_task.py, line"),
     "settings that are not there": (["compare", "/no/such.toml"], "No such file"),
     "a folder without runs": (["report", "/no/such/folder"], "has no runs.sqlite"),
     "several values for one run": (["train", "--lr", "1e-3,1e-2"], "fix: normkit compare"),
@@ -122,9 +129,6 @@ def test_data_that_cannot_be_used_get_a_message(capsys, tmp_path):
     for content, text in ((b"", "nothing in it"), (b"\0" * 50_000, "binary"), (b"short", "bytes of text")):
         path = tmp_path / "data"
         path.write_bytes(content)
-        from normkit.lab.tasks import corpus
-
-        corpus.read.cache_clear()
         code, _, err = run(capsys, "compare", "--data", path, "--out", tmp_path / "out")
         assert code == 2
         assert text in err
@@ -145,6 +149,47 @@ def test_a_folder_in_use_gets_a_message(capsys, tmp_path):
         code, _, err = run(capsys, "compare", *SMALL, "--out", tmp_path)
     assert code == 2
     assert "in use by another sweep" in err
+
+
+def test_values_of_a_field_that_is_given_twice_are_both_taken(capsys, tmp_path):
+    twice = ["--set", "noise=0.1", "--set", "noise=0.2"]
+    code, out, _ = run(
+        capsys, "compare", *SMALL, "--seeds", 1, "--norm", "rms", "--lr", "1e-2", *twice, "--out", tmp_path
+    )
+    assert code == 0
+    assert "noise 0.1" in out
+    assert "noise 0.2" in out
+
+
+def test_a_norm_and_a_placement_of_ones_own_are_found(capsys, tmp_path, monkeypatch):
+    (tmp_path / "mine_too.py").write_text(
+        "import normkit as nk\n"
+        "def my_norm(dim):\n    return nk.RMSNorm(dim)\n"
+        "PLACE = nk.Placement(pre=True, skip=0.5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = ["--norm", "mine_too:my_norm", "--placement", "mine_too:PLACE", "--seeds", 1, "--lr", "1e-2"]
+    code, out, err = run(capsys, "compare", *SMALL, *own, "--out", tmp_path / "o")
+    assert (code, err) == (0, "")
+    assert "norm=mine_too:my_norm, placement=mine_too:PLACE" in out.replace("\n", "")
+
+
+def test_report_says_that_a_sweep_is_not_finished(capsys, tmp_path, monkeypatch):
+    from normkit.lab.store import Store
+
+    real, count = Store.put, []
+
+    def put(self, *arguments):
+        count.append(1)
+        if len(count) > 5:
+            raise KeyboardInterrupt
+        real(self, *arguments)
+
+    monkeypatch.setattr(Store, "put", put)
+    assert run(capsys, "compare", *SMALL, "--seeds", 2, "--out", tmp_path)[0] == 130
+    code, out, _ = run(capsys, "report", tmp_path)
+    assert code == 0
+    assert "Not finished: 3 of 8 runs are missing" in out
 
 
 def test_an_own_task_is_found_in_the_current_folder(tmp_path):

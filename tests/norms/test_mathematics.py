@@ -7,6 +7,7 @@ import torch
 
 import normkit as nk
 from normkit import functional as F
+from normkit.lab.studies import invariances
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -20,44 +21,12 @@ def test_the_worked_example():
     assert y[2].item() == pytest.approx(-0.58, abs=5e-3)
 
 
-# The published table: which norm does not notice which change?
-# data (N, D) is fed through a linear map (D, M) into the norm.
-TRANSFORMS = {
-    "weight matrix re-scaling": lambda x, w: (x, 3.7 * w),
-    "weight matrix re-centring": lambda x, w: (x, w + torch.linspace(-1, 1, w.shape[0], **DOUBLE)[:, None]),
-    "weight vector re-scaling": lambda x, w: (x, w * torch.linspace(0.5, 2, w.shape[1], **DOUBLE)),
-    "data re-scaling": lambda x, w: (3.7 * x, w),
-    "data re-centring": lambda x, w: (x + torch.linspace(-1, 1, x.shape[1], **DOUBLE), w),
-    "single sample re-scaling": lambda x, w: (x * torch.linspace(0.5, 2, x.shape[0], **DOUBLE)[:, None], w),
-}
-INVARIANT = {
-    #                            BatchNorm LayerNorm RMSNorm
-    "weight matrix re-scaling": (True, True, True),
-    "weight matrix re-centring": (False, True, False),
-    "weight vector re-scaling": (True, False, False),
-    "data re-scaling": (True, True, True),
-    "data re-centring": (True, False, False),
-    "single sample re-scaling": (False, True, True),
-}
-KINDS = {
-    "BatchNorm": lambda z: F.batch_norm(z, None, None, training=True, eps=1e-30),
-    "LayerNorm": lambda z: F.layer_norm(z, z.shape[1:], eps=0.0),
-    "RMSNorm": lambda z: F.rms_norm(z, z.shape[1:], eps=0.0),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("kind", invariances.NORMS)
+@pytest.mark.parametrize("transform", invariances.TRANSFORMS)
 def test_the_invariance_table(transform, kind):
-    torch.manual_seed(0)
-    x, w = torch.randn(16, 5, **DOUBLE), torch.randn(5, 7, **DOUBLE)
-    norm = KINDS[kind]
-    x2, w2 = TRANSFORMS[transform](x, w)
-    change = (norm(x @ w) - norm(x2 @ w2)).abs().max()
-    if INVARIANT[transform][list(KINDS).index(kind)]:
-        assert change < 1e-10
-    else:
-        assert change > 1e-2
+    found = invariances.run({"transform": transform, "norm": kind, "seed": 0})
+    published = invariances.PUBLISHED[transform][kind]
+    assert found["change"] < 1e-10 if published else found["change"] > 1e-2
 
 
 def test_group_norm_is_instance_norm_with_one_channel_a_group_and_layer_norm_with_one_group():

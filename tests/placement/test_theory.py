@@ -6,58 +6,26 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import normkit as nk
+from normkit.lab.studies import amplification as shaken
+from normkit.lab.studies import gradient_by_depth
+from normkit.lab.studies.gradient_by_depth import DEPTHS, slope, untrained
 
-DEPTHS = (2, 4, 8, 16, 32)
 SEEDS = (0, 1, 2)
 
 
-def model(placement, depth, seed):
-    torch.manual_seed(seed)
-    sizes = {"vocab": 64, "dim": 64, "depth": depth, "heads": 4, "context": 64}
-    made = nk.LanguageModel(**sizes, placement=placement, activation="relu", tied=False)
-    return made, torch.randint(64, (8, 32))
-
-
-def slope(values):
-    """Of a straight line through (log depth, log value)."""
-    x, y = torch.tensor(DEPTHS).double().log(), torch.tensor(values).double().log()
-    x = x - x.mean()
-    return float(x @ (y - y.mean()) / (x @ x))
-
-
 def gradient(placement, depth, seed):
-    """Xiong et al. 2020: of the last feed-forward's output weight, for one token's loss, on average.
-
-    Not of a mean over tokens: in a deep Post-LN they become alike, and their gradients add up (slopes of 0.2
-    to 0.4 with depth).
-    """
-    made, ids = model(placement, depth, seed)
-    weight = made.stack.blocks[-1].feed_forward.fn.output.weight
-    norms = []
-    for row in ids[:4]:
-        logits = made(row[None])[:, -1]
-        (grad,) = torch.autograd.grad(F.cross_entropy(logits, torch.randint(64, (1,))), weight)
-        norms.append(grad.norm().item())
-    return mean(norms)
+    return gradient_by_depth.run({"placement": placement, "depth": depth, "seed": seed})["gradient"]
 
 
-@torch.no_grad()
 def amplification(placement, depth, seed):
-    """Liu et al. 2020: how far the output moves when every weight is shaken a little."""
-    made, ids = model(placement, depth, seed)
-    before = made.hidden(ids)
-    for weight in made.stack.blocks.parameters():
-        if weight.ndim > 1:
-            weight += 1e-3 * weight.std() * torch.randn_like(weight)
-    return (made.hidden(ids) - before).square().sum(-1).mean().item()
+    return shaken.run({"placement": placement, "depth": depth, "seed": seed})["moved"]
 
 
 def update(placement, depth, seed):
     """Wang et al. 2022: how far the output moves in one step of gradient descent."""
-    made, ids = model(placement, depth, seed)
+    made, ids = untrained(placement, depth, seed)
     before = made.hidden(ids).detach()
     made.loss(ids).backward()
     with torch.no_grad():
@@ -68,7 +36,7 @@ def update(placement, depth, seed):
 
 @functools.cache
 def slopes(quantity, placement):
-    return [slope([quantity(placement, depth, seed) for depth in DEPTHS]) for seed in SEEDS]
+    return [slope(DEPTHS, [quantity(placement, depth, seed) for depth in DEPTHS]) for seed in SEEDS]
 
 
 def mean(values):
@@ -95,7 +63,7 @@ def test_deepnorm_bounds_an_update_whatever_the_depth():
 @pytest.mark.parametrize(("placement", "least", "most"), [("post", 0.99, 1.01), ("pre", 10, 100)])
 def test_the_stream_keeps_its_variance_in_post_ln_and_grows_in_pre_ln(placement, least, most):
     for seed in SEEDS:
-        made, ids = model(placement, 16, seed)
+        made, ids = untrained(placement, 16, seed)
         seen = []
         for block in made.stack.blocks:
             block.register_forward_hook(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import Any
 
 import click
@@ -38,18 +40,21 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
     Without arguments: a language model on the source of Python's own library, about three minutes on two
     cores. The same command again does only what is missing. The page is FOLDER/report.html.
     """
-    from normkit.cli.fields import split_fields
+    from normkit.cli.fields import refuse_empty, split_fields
     from normkit.lab.plan import read_toml
-    from normkit.lab.sweep import compare as train_and_compare
+    from normkit.lab.sweep import compare_settings
 
-    given = read_toml(settings) if settings else {}
-    task_fields = {**given.pop("set", {}), **split_fields(fields)}
+    refuse_empty({**options, "SWEEP.TOML": settings})
+    given = read_toml(settings) if settings is not None else {}
+    how = {name: options.pop(name) for name in ("out", "engine", "address", "workers", "prune")}
     given |= {name: value for name, value in options.items() if value is not None}
+    if fields:
+        given["set"] = {**dict(given.get("set", {})), **split_fields(fields)}
     if tensorboard:
         from normkit.lab.export import check_tensorboard
 
         check_tensorboard()
-    result = train_and_compare(**given, **task_fields)
+    result = compare_settings(given, shlex.join(["normkit", *sys.argv[1:]]), **how)
     if tensorboard:
         from normkit.lab.export import to_tensorboard
 
@@ -73,15 +78,14 @@ def show(result: Any) -> None:
         tie = " tie" if arm.label in result.summary.ties else ""
         diverged, runs = sum(p.diverged for p in arm.points), sum(len(p.losses) for p in arm.points)
         table.add_row(
-            *(arm.label + (" (pruned)" if arm.pruned else ""), str(arm.best.loss)),
-            *("" if gap is None else f"{gap.mean:.3f}{tie}", f"{arm.best.lr:.2g}"),
-            "–" if arm.max_stable_lr is None else f"{arm.max_stable_lr:.2g}",
-            f"{diverged}/{runs}",
+            *(arm.label, arm.loss),
+            "" if gap is None or not arm.learnt else f"{gap.mean:.3f}{tie}",
+            *(f"{arm.best.lr:.2g}" if arm.learnt else "–", arm.stable, f"{diverged}/{runs}"),
         )
     console.print()
     console.print(table)
     console.print(f"\n{result.recommendation}\n", markup=False)
-    for warning in result.summary.warnings:
+    for warning in result.warnings:
         console.print(warning, markup=False)
     errors = [outcome.error for _, outcome in result.results if outcome.error]
     if errors:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["split_fields"]
+__all__ = ["refuse_empty", "split_fields"]
 
 
 def split_fields(given: Sequence[str]) -> dict[str, str]:
@@ -12,12 +12,23 @@ def split_fields(given: Sequence[str]) -> dict[str, str]:
     from normkit.errors import refusal
     from normkit.lab.plan import KEYS
 
-    found = {}
+    found: dict[str, str] = {}
     for field in given:
         name, equals, value = (part.strip() for part in field.partition("="))
         if not equals or not name or not value:
             raise refusal(f"--set got {field!r}.", expected="FIELD=VALUE, for example length=32")
         if name in KEYS:
             raise refusal(f"--set got {field!r}.", fix=f"--{name.replace('_', '-')} {value}")
-        found[name] = value
+        found[name] = f"{found[name]},{value}" if name in found else value  # twice the same: both
     return found
+
+
+def refuse_empty(options: Mapping[str, object]) -> None:
+    """A flag with nothing in it, most often an unset variable of a script, is a mistake."""
+    from normkit.errors import refusal
+
+    for name, value in options.items():
+        if value == "":
+            raise refusal(
+                f"--{name.replace('_', '-')} got an empty value.", fix="leave it out, or fill it in."
+            )

@@ -26,7 +26,7 @@ def report(folder: str, form: str | None) -> None:
     if form is None:
         from normkit.cli.compare import show
 
-        result.save()
         show(result)
+        result.save()
     else:
         click.echo(export.FORMS[form](result))

@@ -37,12 +37,13 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
     On several processes:  torchrun --nproc-per-node 2 -m normkit train …  gives the same loss curve as one
     process. Ctrl-C keeps a checkpoint; --resume goes on from it.
     """
-    from normkit.cli.fields import split_fields
+    from normkit.cli.fields import refuse_empty, split_fields
     from normkit.errors import refusal
     from normkit.lab.machine import own_process
     from normkit.lab.plan import make_plan
     from normkit.lab.single import train as train_one
 
+    refuse_empty({**options, "out": out})
     how = {name: options.pop(name) for name in ("resume", "every", "bf16", "compile", "shard")}
     plan = make_plan({**options, "seeds": [seed], "set": split_fields(fields)})
     if len(plan.runs) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
@@ -20,7 +20,11 @@ Result = tuple[Run, Outcome]
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and the half-width of its confidence interval over seeds; None for a single seed."""
+    """A mean, and the half-width of its confidence interval over seeds; None for a single seed.
+
+    The mean is infinite if one of the values is: a run that diverged, where nobody knows how bad a blind
+    guess is.
+    """
 
     mean: float
     half: float | None
@@ -31,6 +35,8 @@ class Interval:
         return self.half is not None and abs(self.mean) <= self.half
 
     def __str__(self) -> str:
+        if math.isinf(self.mean):
+            return "diverged"
         plain = self.mean == 0 or 0.01 <= abs(self.mean) < 10_000
         form = ".3f" if plain else ".2g"
         return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
@@ -43,6 +49,8 @@ def interval(values: Sequence[float]) -> Interval:
         >>> print(interval([1.0, 2.0, 3.0]))
         2.000 ± 2.484
     """
+    if not all(map(math.isfinite, values)):
+        return Interval(math.inf, None, len(values))
     if len(values) < 2:
         return Interval(fmean(values), None, len(values))
     from scipy.special import stdtrit
@@ -70,7 +78,9 @@ class Arm:
 
     label: str
     values: dict[str, Any]
+    problem: tuple[Any, ...]
     points: tuple[Point, ...]
+    plateau: float | None
     max_stable_lr: float | None
     sensitivity: float | None
     step_ms: float
@@ -82,9 +92,30 @@ class Arm:
 
     @property
     def best(self) -> Point:
-        """At its best learning rate, of those that all seeds have seen."""
+        """At its best learning rate, of those that most seeds have seen."""
         most = max(len(p.losses) for p in self.points)
         return min((p for p in self.points if len(p.losses) == most), key=lambda p: p.loss.mean)
+
+    @property
+    def learnt(self) -> bool:
+        """Is it better than a blind guess?"""
+        worst = math.inf if self.plateau is None else self.plateau
+        return self.best.loss.mean < worst
+
+    @property
+    def loss(self) -> str:
+        """For a table: a number that stands for nothing is not shown."""
+        if self.pruned:
+            return "pruned"
+        return str(self.best.loss) if self.learnt else "learnt nothing"
+
+    @property
+    def stable(self) -> str:
+        """The largest stable learning rate; with a mark if it was the largest that was tried."""
+        if self.max_stable_lr is None:
+            return "–"
+        largest = len(self.points) > 1 and self.max_stable_lr == max(p.lr for p in self.points)
+        return f"{'≥ ' if largest else ''}{self.max_stable_lr:.2g}"
 
     @property
     def at_edge(self) -> str | None:
@@ -97,21 +128,25 @@ class Arm:
 
 @dataclass(frozen=True)
 class Summary:
-    """Arms from the best to the worst; ``behind`` has how much each loses to the first, over the same seeds;
-    ``ties`` are those that the seeds do not separate from it."""
+    """Arms from the best to the worst; ``behind`` has how much each loses to the best of the same problem,
+    over the same seeds; ``ties`` are those that the seeds do not separate from it."""
 
     arms: tuple[Arm, ...]
     behind: dict[str, Interval]
     ties: tuple[str, ...]
-    plateau: float | None
-    lowest: float
     recommendation: str
     warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def plateau(self) -> float | None:
+        """Of all arms, where they have the same."""
+        found = {arm.plateau for arm in self.arms}
+        return found.pop() if len(found) == 1 else None
 
 
 def row(run: Run, outcome: Outcome) -> dict[str, Any]:
     """A run as one flat row, for tables and exports."""
-    return {
+    found = {
         "task": run.task,
         "norm": run.norm,
         "placement": run.placement,
@@ -129,108 +164,125 @@ def row(run: Run, outcome: Outcome) -> dict[str, Any]:
         "peak_mb": outcome.peak_mb,
         "parameters": outcome.parameters,
         "seconds": outcome.seconds,
-        **{name.replace(" ", "_"): value for name, value in outcome.metrics.items()},
         "error_text": outcome.error,
     }
+    for name, value in outcome.metrics.items():
+        name = name.replace(" ", "_")
+        found[f"metric_{name}" if name in found else name] = value
+    return found
 
 
-def summarise(results: Sequence[Result], varied: Sequence[str], loss_name: str = "loss") -> Summary | None:
-    """The answer, or None where no run has a loss.
+def summarise(
+    results: Sequence[Result], varied: Sequence[str], loss_name: str = "loss", problem: Sequence[str] = ()
+) -> Summary | None:
+    """The answer, or None where no run has ended.
 
-    The learning rate of an arm is chosen by the mean over seeds; arms are compared seed by seed.
+    The learning rate of an arm is chosen by the mean over seeds; arms are compared seed by seed, and only
+    with those that solve the same problem.
+
+    Args:
+        results: the runs.
+        varied: what differs between them.
+        problem: fields that make it another problem.
     """
     full = [(run, o) for run, o in results if o.status != "failed"]
-    plateaus = [o.plateau for _, o in full if o.plateau is not None]
-    losses = [o.final_loss for _, o in full if o.final_loss is not None]
-    if not losses:
+    if not full:
         return None
-    plateau = max(plateaus, default=None)
     halved = any(run.until is not None for run, _ in full)  # then learning rates are missing
-    worst = plateau if plateau is not None else max(losses)
-    longest = max(run.last for run, _ in full)
     groups: dict[str, list[Result]] = defaultdict(list)
     for run, outcome in full:
         groups[_label(run, varied)].append((run, outcome))
-    lowest = min(
-        _clipped(o, worst) for run, o in full if run.last == longest
-    )  # the global best, one for all arms
-    arms = [
-        _arm(label, members, varied, worst, None if halved else plateau, lowest)
-        for label, members in groups.items()
+    fields = [name for name in problem if name in varied]
+    arms = [_arm(label, members, varied, fields, halved) for label, members in groups.items()]
+    seeds = [set(arm.best.losses) for arm in arms if not arm.pruned]
+    common = set.intersection(*seeds) if seeds else set()
+
+    def rank(arm: Arm) -> tuple[bool, float]:
+        fair = common and not arm.pruned
+        losses = [loss for seed, loss in arm.best.losses.items() if seed in common or not fair]
+        return arm.pruned, interval(losses).mean
+
+    problems = {
+        which: sorted((arm for arm in arms if arm.problem == which), key=rank)
+        for which in dict.fromkeys(arm.problem for arm in arms)
+    }
+    behind: dict[str, Interval] = {}
+    ties: list[str] = []
+    answers: list[str] = []
+    for members in problems.values():
+        best, rivals = members[0], [arm for arm in members[1:] if not arm.pruned]
+        behind |= {arm.label: _difference(best, arm) for arm in rivals}
+        ties += [arm.label for arm in rivals if behind[arm.label].includes_zero]
+        answers.append(_recommend(best, rivals, behind, [t for t in ties if t in behind], loss_name))
+    ranked = [
+        _sensitive(arm, problems[arm.problem][0], halved) for members in problems.values() for arm in members
     ]
-    arms.sort(key=lambda arm: (arm.pruned, arm.best.loss.mean))
-    best = arms[0]
-    rivals = [arm for arm in arms[1:] if not arm.pruned]
-    behind = {arm.label: _difference(best, arm) for arm in rivals}
-    ties = tuple(arm.label for arm in rivals if behind[arm.label].includes_zero)
-    return Summary(
-        arms=tuple(arms),
-        behind=behind,
-        ties=ties,
-        plateau=plateau,
-        lowest=lowest,
-        recommendation=_recommend(best, rivals, behind, ties, loss_name, worst),
-        warnings=tuple(_warn(arms, results)),
-    )
+    text = answers[0]
+    if len(problems) > 1:
+        text = (
+            f"{len(problems)} different problems ({', '.join(fields)}): losses are compared within each. "
+            + " ".join(answers)
+        )
+    lost = sorted({_label(run, varied) for run, _ in results} - set(groups))
+    return Summary(tuple(ranked), behind, tuple(ties), text, tuple(_warn(ranked, results, lost)))
 
 
 def _label(run: Run, varied: Sequence[str]) -> str:
     """What tells an arm from the others: norm and placement, and whatever else varies."""
-    parts = [run.norm, run.placement]
-    options = dict(run.options)
-    for name in varied:
-        if name not in ("norm", "placement", "lr", "seed"):
-            parts.append(f"{name} {options[name] if name in options else getattr(run, name)}")
-    return " · ".join(parts)
+    return " · ".join([run.norm, run.placement, *(f"{name} {run.value(name)}" for name in _others(varied))])
 
 
-def _clipped(outcome: Outcome, worst: float) -> float:
+def _others(varied: Sequence[str]) -> list[str]:
+    return [name for name in varied if name not in ("norm", "placement", "lr", "seed")]
+
+
+def _clipped(outcome: Outcome) -> float:
     """Whatever has diverged, and all that is worse than a blind guess, counts as the guess."""
+    worst = math.inf if outcome.plateau is None else outcome.plateau
     lost = outcome.diverged or outcome.final_loss is None
     return worst if lost else min(worst, outcome.final_loss or 0.0)
 
 
 def _arm(
-    label: str,
-    members: list[Result],
-    varied: Sequence[str],
-    worst: float,
-    plateau: float | None,
-    lowest: float,
+    label: str, members: list[Result], varied: Sequence[str], problem: Sequence[str], halved: bool
 ) -> Arm:
     complete = [(run, o) for run, o in members if run.last == run.steps]
     used = complete or members
-    by_rate: dict[float, list[Result]] = defaultdict(list)
-    for run, outcome in used:
-        by_rate[run.lr].append((run, outcome))
+    by_rate: dict[float, dict[int, Outcome]] = defaultdict(dict)
+    for run, outcome in sorted(used, key=lambda result: (result[0].seed, result[0].last)):
+        by_rate[run.lr][run.seed] = outcome  # of several lengths the longest
     points = tuple(
-        Point(
-            lr,
-            {run.seed: _clipped(o, worst) for run, o in sorted(runs, key=lambda r: r[0].seed)},
-            sum(o.diverged for _, o in runs),
-        )
-        for lr, runs in sorted(by_rate.items())
+        Point(lr, {s: _clipped(o) for s, o in seeds.items()}, sum(o.diverged for o in seeds.values()))
+        for lr, seeds in sorted(by_rate.items())
     )
-    least = min(p.loss.mean for p in points)
+    run, first = used[0]
+    plateau, least = first.plateau, min(p.loss.mean for p in points)
     stable = None
-    if plateau is not None:
-        limit = least + 0.5 * (plateau - least)
-        stable = max((p.lr for p in points if p.loss.mean <= limit and least < plateau), default=None)
-    run = used[0][0]
+    if plateau is not None and not halved and least < plateau:
+        stable = max(p.lr for p in points if p.loss.mean <= least + 0.5 * (plateau - least))
     memories = [o.peak_mb for _, o in used if o.peak_mb is not None]
     return Arm(
         label=label,
-        values={"norm": run.norm, "placement": run.placement, **_rest(run, varied)},
+        values={"norm": run.norm, "placement": run.placement, **{n: run.value(n) for n in _others(varied)}},
+        problem=tuple(run.value(name) for name in problem),
         points=points,
+        plateau=plateau,
         max_stable_lr=stable,
-        sensitivity=fmean(p.loss.mean - lowest for p in points) if plateau is not None else None,
+        sensitivity=None,
         step_ms=median(o.step_ms for _, o in used),
         units_per_second=median(o.units_per_second for _, o in used),
         speeds=_quartiles([o.units_per_second for _, o in used]),
         peak_mb=median(memories) if memories else None,
-        parameters=used[0][1].parameters,
+        parameters=first.parameters,
         pruned=not complete,
     )
+
+
+def _sensitive(arm: Arm, best: Arm, halved: bool) -> Arm:
+    """With the mean distance over learning rates from the best loss of all arms."""
+    if halved or arm.plateau is None or math.isinf(best.best.loss.mean):
+        return arm
+    return replace(arm, sensitivity=fmean(p.loss.mean - best.best.loss.mean for p in arm.points))
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:
@@ -240,60 +292,62 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def _rest(run: Run, varied: Sequence[str]) -> dict[str, Any]:
-    options = dict(run.options)
-    names = [n for n in varied if n not in ("norm", "placement", "lr", "seed")]
-    return {n: options[n] if n in options else getattr(run, n) for n in names}
-
-
 def _difference(best: Arm, other: Arm) -> Interval:
     """By how much the other is worse, over the seeds that both have."""
     ours, theirs = best.best.losses, other.best.losses
     common = [seed for seed in ours if seed in theirs]
+    if math.isinf(other.best.loss.mean):
+        return Interval(math.inf, None, len(common))
     if not common:
         return Interval(other.best.loss.mean - best.best.loss.mean, None, 0)
     return interval([theirs[seed] - ours[seed] for seed in common])
 
 
 def _recommend(
-    best: Arm, rivals: list[Arm], behind: dict[str, Interval], ties: tuple[str, ...], unit: str, worst: float
+    best: Arm, rivals: list[Arm], behind: dict[str, Interval], all_ties: Sequence[str], unit: str
 ) -> str:
     """One sentence with its uncertainty."""
     loss = best.best.loss
-    if loss.mean >= worst:
+    if not best.learnt:
         return "No arm has learnt anything: try smaller learning rates, more steps, or a warm-up."
     seeds = f"95 % over {loss.seeds} seeds" if loss.half is not None else "one seed, so no interval"
     choice = ", ".join(f"{name}={value}" for name, value in best.values.items())
     text = f"Use {choice}, lr={best.best.lr:.3g}: held-out loss {loss} {unit} ({seeds})"
     if not rivals:
         return text + "; there was nothing to compare it with."
+    nearest = rivals[0]
     if loss.half is None:
-        nearest = rivals[0]
         return (
             f"{text}; next is {nearest.label}, {behind[nearest.label]} behind, which one seed cannot judge."
         )
+    ties = [arm.label for arm in rivals if arm.label in all_ties]
     if len(ties) == len(rivals):
         others = "the other" if len(rivals) == 1 else f"any of the other {len(rivals)}"
         return f"{text}. The seeds do not separate it from {others}: a tie."
     beaten = next(arm for arm in rivals if arm.label not in ties)
-    gap = f"{beaten.label} is behind by {behind[beaten.label]}"
+    lag = behind[beaten.label]
+    gap = f"{beaten.label} {'diverged' if math.isinf(lag.mean) else f'is behind by {lag}'}"
     if not ties:
-        return f"{text}; it beats every other arm, and the nearest, {gap}."
+        return f"{text}; it beats every other arm that was trained, and the nearest, {gap}."
     tied = ties[0] if len(ties) == 1 else ", ".join(ties[:-1]) + " and " + ties[-1]
     return f"{text}. The seeds do not separate it from {tied}: a tie. Of the rest, {gap}."
 
 
-def _warn(arms: list[Arm], results: Sequence[Result]) -> list[str]:
+def _warn(arms: list[Arm], results: Sequence[Result], lost: list[str]) -> list[str]:
     """What weakens the answer."""
     said = []
-    edge = arms[0].at_edge
-    if edge is not None:
-        said.append(
-            f"The best learning rate of {arms[0].label} is the {edge} one that was tried: widen the range."
-        )
+    if lost:
+        said.append(f"All runs of {', '.join(lost)} failed: nothing is said about them.")
     failures = sum(o.status == "failed" for _, o in results)
     if failures:
         said.append(f"{failures} runs failed and are left out; the table says why.")
+    edges = [(arm.label, arm.at_edge) for arm in arms if arm.at_edge and arm.learnt and not arm.pruned]
+    for side in ("largest", "smallest"):
+        names = [label for label, edge in edges if edge == side]
+        if names:
+            said.append(
+                f"The best learning rate of {', '.join(names)} is the {side} that was tried: widen the range."
+            )
     if any(len(p.losses) < 3 for p in arms[0].points):
         said.append("Fewer than three seeds: intervals are missing or very wide.")
     return said

@@ -43,17 +43,25 @@ class Comparison:
         """Arms from the best to the worst, ties, and the recommendation."""
         if not self.results:
             raise refusal(f"{self.folder} has no finished run yet.", fix="start the same command again.")
-        found = summarise(self.results, list(self.about["axes"]), self.about["loss_name"])
+        about = self.about
+        found = summarise(self.results, list(about["axes"]), about["loss_name"], about["problem"])
         if found is None:
             errors = [o.error for _, o in self.results if o.error]
-            raise NormkitError(
-                f"No run has a loss. The first error:\n{errors[0]}" if errors else "All runs diverged."
-            )
+            raise NormkitError("\n".join(["All runs failed. The first error:", *errors[:1]]))
         return found
 
     @property
     def recommendation(self) -> str:
         return self.summary.recommendation
+
+    @property
+    def warnings(self) -> list[str]:
+        """What weakens the answer."""
+        if "finished" in self.about:
+            return list(self.summary.warnings)
+        done, planned = len(self.results), self.about["runs"]
+        count = "runs" if self.about["prune"] else f"{planned - done} of {planned} runs"
+        return [f"Not finished: {count} are missing. The same command goes on.", *self.summary.warnings]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

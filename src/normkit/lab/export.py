@@ -46,7 +46,8 @@ def to_tensorboard(comparison: Comparison) -> Path:
     path = comparison.folder / "tensorboard"
     shutil.rmtree(path, ignore_errors=True)
     for run, outcome in comparison.results:
-        name = str(run).replace(", ", "_").replace(" ", "").replace("/", "-").replace(":", "-")
+        name = "_".join(str(part) for part in (run, run.last)).replace(", ", "_").replace(" ", "")
+        name = name.replace("/", "-").replace(":", "-")
         with SummaryWriter(str(path / name)) as writer:
             for title, curve in (("loss/training", outcome.curve), ("loss/held out", outcome.held_out)):
                 for step, loss in curve:

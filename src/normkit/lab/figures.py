@@ -29,7 +29,7 @@ GRID = "rgba(128,128,128,0.25)"
 
 SENTENCES = {
     "learning rate": "Each line is an arm, the band its 95 % interval over seeds. Low is good; wide and flat "
-    "is forgiving. At the dotted line a model knows nothing but how often each answer occurs.",
+    "is forgiving. The dotted line is a blind guess, which ignores the input.",
     "loss curves": "Training loss at each arm's best learning rate, mean over seeds. A curve that lies on "
     "the dotted line has learnt nothing yet.",
     "gradient": "The norm of the gradient of each layer, at each arm's best learning rate. An even row is "
@@ -96,12 +96,12 @@ def _learning_rate(comparison: Comparison, styles: dict[str, dict[str, str]]) ->
     for arm in comparison.summary.arms:
         style = styles[arm.label]
         x = [p.lr for p in arm.points]
-        means = [p.loss.mean for p in arm.points]
+        means = [p.loss.mean if math.isfinite(p.loss.mean) else None for p in arm.points]
         halves = [p.loss.half or 0.0 for p in arm.points]
         line = {"color": style["color"], "dash": style["dash"]}
         if any(halves) and len(x) > 1:
-            top = [m + h for m, h in zip(means, halves, strict=True)]
-            bottom = [m - h for m, h in zip(means, halves, strict=True)]
+            top = [m and m + h for m, h in zip(means, halves, strict=True)]
+            bottom = [m and m - h for m, h in zip(means, halves, strict=True)]
             figure.add_scatter(
                 x=x + x[::-1],
                 y=top + bottom[::-1],
@@ -164,7 +164,7 @@ def _plateau(figure: go.Figure, comparison: Comparison) -> None:
         figure.add_hline(
             y=plateau,
             line={"dash": "dot", "width": 1, "color": "gray"},
-            annotation={"text": "knows frequencies only", "font": {"color": "gray", "size": 11}},
+            annotation={"text": "a blind guess", "font": {"color": "gray", "size": 11}},
         )
 
 
@@ -254,8 +254,7 @@ def _best_runs(comparison: Comparison, arm: Arm) -> list[tuple[Run, Outcome]]:
 
 
 def _belongs(run: Run, arm: Arm) -> bool:
-    options = dict(run.options)
-    return all((options[n] if n in options else getattr(run, n)) == v for n, v in arm.values.items())
+    return all(run.value(name) == value for name, value in arm.values.items())
 
 
 def _transparent(colour: str) -> str:

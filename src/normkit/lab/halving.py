@@ -9,7 +9,7 @@ from dataclasses import replace
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 
-__all__ = ["RUNGS", "first_rung", "next_rung"]
+__all__ = ["RUNGS", "first_rung", "next_rung", "steps"]
 
 # How far the runs of a rung go, as a share of their steps. After each, the better half goes on; the last one
 # trains what is left, with all seeds.
@@ -39,6 +39,16 @@ def next_rung(runs: Sequence[Run], results: Sequence[tuple[Run, Outcome]], rung:
         for run in runs
         if _cell(run) in kept and (last or run.seed == seed)
     ]
+
+
+def steps(runs: Sequence[Run]) -> int:
+    """How many steps all rungs together take, if no run dies."""
+    seeds = len({run.seed for run in runs})
+    cells, total = len(runs) // seeds, 0
+    for share in RUNGS:
+        total += cells * math.ceil(runs[0].steps * share) * (seeds if share == 1.0 else 1)
+        cells = math.ceil(cells / 2)
+    return total
 
 
 def _until(run: Run, share: float) -> Run:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from normkit._version import __version__
 from normkit.kernels.cpu import library
 
-__all__ = ["Memory", "cpu", "describe", "own_process"]
+__all__ = ["Memory", "borrowed_process", "cpu", "describe", "own_process"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # glibc's names for its settings, from malloc.h
@@ -36,6 +37,18 @@ def own_process(threads: int | None = 1) -> None:
             libc.mallopt(_M_MMAP_MAX, 0)
             libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
             libc.mallopt(_M_TOP_PAD, 64 << 20)
+
+
+@contextlib.contextmanager
+def borrowed_process() -> Iterator[None]:
+    """In a process that is not ours: one torch thread as in a worker, and everything as it was afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Memory:

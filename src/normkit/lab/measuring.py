@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normkit.errors import refusal
 from normkit.lab.machine import Memory
 from normkit.lab.run import Run
 from normkit.lab.task import Task, rows
@@ -31,8 +32,9 @@ MARGIN = 0.01  # of the plateau: what counts as below it, and as still falling
 class Outcome:
     """What is kept of a run. A loss that is no number is None.
 
-    ``status``: "ok"; "slow", the loss was still falling towards the plateau; "stuck", it stayed there or
-    above; "nan", it was no longer a finite number; "failed", no numbers at all, for the reason in ``error``.
+    ``status``: "ok"; "slow", the loss was above the plateau but falling, or the run was too short to say;
+    "stuck", it stayed there, or was higher in the end than at first; "nan", it was no longer a finite number;
+    "failed", no numbers at all, for the reason in ``error``.
     """
 
     status: str
@@ -65,7 +67,8 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
     start = perf_counter()
     memory = Memory()
     training = Training(run, task)
-    plateau = task.plateau()
+    task.advance(0, run.steps)
+    plateau = _number(task.plateau(), "plateau()")
     examined = rows(task.held_out()[0], 0, PROBED)
     by_depth = {"start": probe(task, training.model, examined)}
     losses: list[float] = []
@@ -95,7 +98,7 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
         if report is not None:
             report(training.step, losses[-1])
     else:
-        status = _verdict(losses[run.warmup :], held_out[-1][1], plateau)
+        status = _verdict(losses, run.warmup, held_out[-1][1], plateau)
     by_depth["end"] = probe(task, training.model, examined)
     seen = [loss for _, loss in held_out if loss is not None]
     step_seconds = median(times[len(times) // 10 :])
@@ -106,10 +109,12 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
         final_loss=held_out[-1][1] if held_out and status != "nan" else None,
         plateau=plateau,
         steps=training.step,
-        curve=thin(losses),
+        curve=thin(losses, run.last),
         held_out=held_out,
         by_depth=by_depth,
-        metrics=task.metrics(training.model) if status != "nan" else {},
+        metrics={n: _number(v, n) or 0.0 for n, v in task.metrics(training.model).items()}
+        if status != "nan"
+        else {},
         parameters=sum(p.numel() for p in training.model.parameters()),
         seconds=perf_counter() - start,
         step_ms=1e3 * step_seconds,
@@ -119,11 +124,11 @@ def measure(run: Run, task: Task, *, report: Callable[[int, float], None] | None
     )
 
 
-def _verdict(losses: Sequence[float], held_out: float | None, plateau: float | None) -> str:
+def _verdict(losses: Sequence[float], warmup: int, held_out: float | None, plateau: float | None) -> str:
     """Of a run that was trained to its end."""
     if held_out is None:
         return "nan"
-    if is_stuck(losses, held_out, plateau):
+    if is_stuck(losses[warmup:], held_out, plateau) or exploded(losses, held_out, plateau):
         return "stuck"
     return "slow" if learnt_nothing(held_out, plateau) else "ok"
 
@@ -140,6 +145,12 @@ def is_stuck(losses: Sequence[float], held_out: float, plateau: float | None) ->
     quarter = len(losses) // 4
     last, before = fmean(losses[-quarter:]), fmean(losses[-2 * quarter : -quarter])
     return learnt_nothing(last, plateau) and last > before - MARGIN * abs(plateau or 0.0)
+
+
+def exploded(losses: Sequence[float], held_out: float, plateau: float | None) -> bool:
+    """Is it worse in the end than it was at first, and than a blind guess?"""
+    worst = max(losses[0], plateau if plateau is not None else losses[0])
+    return held_out > worst + MARGIN * abs(worst)
 
 
 def is_cut_off(before: Sequence[float | None], now: Sequence[float | None]) -> bool:
@@ -193,11 +204,24 @@ def probe(task: Task, model: nn.Module, batch: Any) -> dict[str, list[float | No
     return {"gradient": gradients, "stream": [finite(scales.get(i)) for i in range(len(layers))]}
 
 
-def thin(losses: Sequence[float]) -> list[tuple[int, float | None]]:
-    """At most ``POINTS`` points, each the mean of a stretch, placed at its last step."""
-    width = math.ceil(len(losses) / POINTS)
+def thin(losses: Sequence[float], steps: int) -> list[tuple[int, float | None]]:
+    """At most ``POINTS`` points, each the mean of a stretch, placed at its last step.
+
+    The stretches are those of a run of ``steps``, so that one that ended early has the same.
+    """
+    width = math.ceil(steps / POINTS)
     ends = range(width, len(losses) + width, width)
     return [(min(e, len(losses)), finite(fmean(losses[e - width : e]))) for e in ends]
+
+
+def _number(value: Any, what: str) -> float | None:
+    """What a task gives, as a plain number; a tensor of one number is one."""
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise refusal(f"{what} of the task is {value!r}.", expected="a number") from error
 
 
 def finite(value: float | None) -> float | None:

@@ -27,6 +27,7 @@ __all__ = ["Plan", "make_plan", "read_toml", "values"]
 
 NUMBERS = {"lr": float, "depth": int, "width": int, "batch_size": int, "warmup": int, "steps": int}
 ONE = ("task", "data", "seeds", "steps", "schedule")  # settings that are not axes
+MOST = 100_000  # runs of one comparison
 KEYS = (*ONE, "norm", "placement", *(n for n in NUMBERS if n not in ONE), "set")
 
 
@@ -34,12 +35,11 @@ KEYS = (*ONE, "norm", "placement", *(n for n in NUMBERS if n not in ONE), "set")
 class Plan:
     """The runs of a comparison, and what they have in common.
 
-    ``axes`` has the values of everything that varies, ``settings`` what was asked for.
+    ``axes`` has the values of everything that varies.
     """
 
     runs: tuple[Run, ...]
     axes: dict[str, tuple[Any, ...]]
-    settings: dict[str, Any]
 
     @property
     def steps(self) -> int:
@@ -64,12 +64,19 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         axes[axis] = values(chosen.get(axis, getattr(Run, axis)), str, axis)
     for axis, kind in NUMBERS.items():
         axes[axis] = values(chosen.get(axis, getattr(Run, axis)), kind, axis)
+    if not isinstance(given.get("set", {}), Mapping):
+        raise refusal(f"set= got {given['set']!r}.", expected="fields of the task, with their values")
     fields = dict(given.get("set", {}))
     if "data" in given:
         fields["data"] = given["data"]
     options = _options(name, cls, fields)
     schedule = chosen.get("schedule", Run.schedule)
     seeds = _seeds(chosen.get("seeds", 3))
+    count = math.prod(map(len, (*axes.values(), *options.values(), seeds)))
+    if count > MOST:
+        raise refusal(
+            f"The comparison has {count:,} runs.", expected=f"at most {MOST:,}: fewer values, or fewer axes"
+        )
     runs = [
         Run(
             task=name,
@@ -82,7 +89,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         for combination in itertools.product(*axes.values(), *options.values())
     ]
     varied = {k: v for k, v in {**axes, **options, "seed": tuple(seeds)}.items() if len(v) > 1}
-    return Plan(tuple(runs), varied, {**given, "task": name})
+    return Plan(tuple(runs), varied)
 
 
 def values(given: Any, kind: type, what: str) -> tuple[Any, ...]:
@@ -148,7 +155,7 @@ def _seeds(given: Any) -> list[int]:
     if isinstance(given, str) and "," not in given:
         given = _one(given, int, "seeds")
     if isinstance(given, int) and not isinstance(given, bool):
-        if given < 1:
+        if not 1 <= given <= MOST:
             raise refusal(f"seeds got {given}.", expected="at least 1; from 3 on there are intervals")
         return list(range(given))
     return list(values(given, int, "seeds"))
@@ -165,8 +172,15 @@ def _options(name: str, cls: type[Task], given: Mapping[str, Any]) -> dict[str, 
         checks.one_of(field, fields, what=f"task {name}, a field:")
         kinds = [k for k in (typing.get_args(hints[field]) or (hints[field],)) if k is not type(None)]
         kind = kinds[0] if kinds and kinds[0] in (int, float, bool, str) else str
+        if field in {f.name for f in dataclasses.fields(Run)}:
+            raise refusal(
+                f"The task {name} has a field {field!r}.",
+                expected="other names than those that every run has",
+            )
         if field == "data":
-            options[field] = (os.path.abspath(os.path.expanduser(str(value))),)
+            if not isinstance(value, str) or not value.strip():
+                raise refusal(f"data got {value!r}.", expected="a file, a folder, or a glob in quotes")
+            options[field] = (os.path.abspath(os.path.expanduser(value)),)
         else:
             options[field] = values(value, kind, field)
     return options

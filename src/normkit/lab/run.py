@@ -15,15 +15,16 @@ import torch
 from normkit import checks
 from normkit._version import __version__
 from normkit.errors import refusal
-from normkit.lab.task import Task, find, imported, source_of
+from normkit.kernels.cpu import library
+from normkit.lab.task import Task, find, imported, source_of, task_class
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
 
-__all__ = ["AXES", "SCHEDULES", "Run", "code_version"]
+__all__ = ["SCHEDULES", "Run", "code_version"]
 
 SCHEDULES = ("constant", "cosine")
 # The parts of normkit that decide numbers; a change to any of them makes earlier runs another version's.
-_DECIDING = ("functional.py", "kernels", "norms", "placement", "transformer")
+_DECIDING = ("conventions.py", "functional.py", "kernels", "norms", "pattern.py", "placement", "transformer")
 _DECIDING_LAB = ("task.py", "tasks", "training.py", "measuring.py", "run.py")
 
 
@@ -67,6 +68,8 @@ class Run:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise refusal(f"{name}= got {value!r}.", expected=f"a whole number of at least {least}")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise refusal(f"seed= got {self.seed!r}.", expected="a whole number from 0 to 2^63 - 1")
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
             raise refusal(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 
@@ -96,11 +99,22 @@ class Run:
 
     def key(self, data: str) -> str:
         """What the run is known by: a hash of its configuration, its data and the code."""
-        own = [source_of(name) for name in (self.task, self.norm, self.placement)]
         config = self.config()
         config["options"].pop("data", None)  # where the data lie does not matter; what they are, does
-        text = json.dumps([config, data, code_version(), own], sort_keys=True)
+        text = json.dumps([config, data, self.code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def code(self) -> str:
+        """The version of all code that decides its numbers, a user's own modules included."""
+        own = "".join(source_of(name) for name in (self.task, self.norm, self.placement))
+        mark = f", own code {hashlib.sha256(own.encode()).hexdigest()[:12]}" if own else ""
+        return code_version() + mark
+
+    def value(self, name: str) -> Any:
+        """Of an axis: a field of the task, or an attribute."""
+        options = dict(self.options)
+        return options[name] if name in options else getattr(self, name)
 
     @property
     def label(self) -> str:
@@ -108,13 +122,17 @@ class Run:
         return f"{self.norm} {self.placement} {self.lr:.2g}"
 
     def __str__(self) -> str:
-        extra = [f"{name} {value}" for name, value in self.options if name != "data"]
+        usual = task_class(self.task).defaults
+        sizes = ("depth", "width", "batch_size", "warmup")
+        extra = [
+            f"{n} {getattr(self, n)}" for n in sizes if getattr(self, n) != usual.get(n, getattr(Run, n))
+        ]
+        extra += [f"{name} {value}" for name, value in self.options if name != "data"]
         return ", ".join([self.norm, self.placement, f"lr {self.lr:.3g}", *extra, f"seed {self.seed}"])
 
 
 # Norms that are for images only, beside those of a Transformer.
 MORE_NORMS = ("group", "instance")
-AXES = ("norm", "placement", "lr", "depth", "width", "batch_size", "warmup", "seed")
 
 
 @functools.cache
@@ -122,6 +140,7 @@ def code_version() -> str:
     """Of all that decides the numbers: normkit and its sources, and torch."""
     root = Path(__file__).parent.parent
     parts = [*(root / part for part in _DECIDING), *(root / "lab" / part for part in _DECIDING_LAB)]
-    files = sorted(f for part in parts for f in ([part] if part.is_file() else part.rglob("*.py")))
+    found = (f for part in parts for f in ([part] if part.is_file() else part.rglob("*")))
+    files = sorted(f for f in found if f.suffix in (".py", ".so", ".pyd"))
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
-    return f"normkit {__version__}+{digest}, torch {torch.__version__}"
+    return f"normkit {__version__}+{digest}, {library.isa() or 'no'} kernels, torch {torch.__version__}"

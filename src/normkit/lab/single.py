@@ -19,7 +19,8 @@ from torch import nn
 from normkit.errors import NormkitError, refusal
 from normkit.lab.distributed import Group, group
 from normkit.lab.measuring import finite
-from normkit.lab.run import Run, code_version
+from normkit.lab.run import Run
+from normkit.lab.task import explained
 from normkit.lab.training import Training
 
 __all__ = ["train"]
@@ -67,11 +68,13 @@ class _Single:
         processes.check(run.batch_size)
         self.run, self.folder, self.group, self.console, self.every = run, folder, processes, console, every
         self.task = run.build_task()
-        self.data = self.task.fingerprint
+        with explained(f"The data of the task {run.task}", run.task):
+            self.data = self.task.fingerprint
         self.losses: list[float | None] = []
         self.held_out: list[tuple[int, float | None]] = []
 
     def train(self, resume: bool, bf16: bool, compile: bool) -> dict[str, Any]:
+        self.bf16 = bf16
         self._prepare_folder(resume)
 
         def prepare(model: nn.Module) -> nn.Module:
@@ -89,7 +92,7 @@ class _Single:
         if resume and (self.folder / CHECKPOINT).exists():
             self._load(training)
         self._describe(training, bf16, compile)
-        with _interruption() as wanted:
+        with _interruption() as wanted, explained(str(self.run), self.run.task):
             stopped = self._loop(training, wanted)
         self._save(training)
         if stopped:
@@ -117,10 +120,11 @@ class _Single:
                 loss, stop = self.group.agree(training.advance(), bool(wanted))
                 self.losses.append(finite(loss))
                 if finite(loss) is None:
+                    kept = (self.folder / CHECKPOINT).exists()
                     raise NormkitError(
                         f"The loss is {loss} at step {training.step}.\n"
                         f"  fix: a smaller learning rate than {self.run.lr:.3g}, or --warmup; "
-                        f"the last checkpoint is in {self.folder}."
+                        f"{'the last checkpoint is' if kept else 'no checkpoint was'} in {self.folder}."
                     )
                 smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
                 bar.update(shown, completed=training.step, state=f"step {training.step}, loss {smooth:.3f}")
@@ -169,7 +173,8 @@ class _Single:
         state = {
             "config": self.run.config(),
             "data": self.data,
-            "code": code_version(),
+            "code": self.run.code,
+            "bf16": self.bf16,
             "step": training.step,
             "model": model,
             "optimizer": optimizer,
@@ -194,7 +199,7 @@ class _Single:
         path = self.folder / CHECKPOINT
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            config, now = dict(state["config"]), self.run.config()
+            config, now = {**state["config"], "bf16": state["bf16"]}, {**self.run.config(), "bf16": self.bf16}
         except Exception as error:
             raise refusal(
                 f"{path} cannot be read: {error}.", expected="a checkpoint of normkit train"
@@ -211,8 +216,15 @@ class _Single:
                 expected=", ".join(f"{n} {now[n]!r}" for n in differ) or "the same data",
                 fix="give the same settings, or choose another folder with --out.",
             )
+        if state["step"] > self.run.last:
+            raise refusal(
+                f"{path} has {state['step']} steps behind it.", expected=f"at most --steps {self.run.last}"
+            )
+        if state["code"] != self.run.code:
+            self.console.print(f"note     the checkpoint is of other code: {state['code']}", markup=False)
         self.group.load(training.model, training.optimizer, (state["model"], state["optimizer"]))
         training.step = state["step"]
+        self.task.advance(max(0, training.step - 1), self.run.steps)
         training.generator.set_state(state["generator"])
         torch.set_rng_state(state["random"])
         self.losses, self.held_out = list(state["losses"]), [tuple(pair) for pair in state["held_out"]]
@@ -225,7 +237,7 @@ class _Single:
         result = {
             "run": self.run.config(),
             "data": self.data,
-            "code": code_version(),
+            "code": self.run.code,
             "processes": self.group.size,
             "final_loss": final,
             "losses": self.losses,
@@ -237,7 +249,8 @@ class _Single:
             model = self.task.model(self.run)
             model.load_state_dict(state)
             kept = self._keep(model)
-            self.console.print(f"\nheld-out loss {final:.3f} {self.task.loss_name}", markup=False)
+            said = "is no number" if final is None else f"{final:.3f} {self.task.loss_name}"
+            self.console.print(f"\nheld-out loss {said}", markup=False)
             self.console.print(f"model    {kept}", markup=False)
             sample = self.task.sample(model)
             if sample:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from datetime import datetime, timezone
@@ -43,6 +44,7 @@ class Store:
     def __init__(self, folder: str | Path, *, write: bool = False) -> None:
         self.folder, self.write = Path(folder), write
         self._lock: sqlite3.Connection | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         if write:
             self._make_folder()
         elif not (self.folder / FILE).is_file():
@@ -101,7 +103,11 @@ class Store:
         path = self.folder / FILE
         mode = "rwc" if self.write else "ro"
         if not os.access(self.folder, os.W_OK):
-            mode += "&immutable=1"  # else SQLite wants to put its index of the log beside the file
+            # SQLite wants to put its index of the log beside the file; and without it the log is not read.
+            self._copy = tempfile.TemporaryDirectory()
+            for file in self.folder.glob(f"{FILE}*"):
+                shutil.copy(file, self._copy.name)
+            path = Path(self._copy.name) / FILE
         try:
             self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=30)
             if self.write and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -131,6 +137,9 @@ class Store:
             if connection is not None:
                 with suppress(sqlite3.Error):
                     connection.close()
+
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> Store:
         return self

@@ -167,7 +167,7 @@ def _jobs(work: Iterable[Run | Cell]) -> list[Job]:
             if which not in fingerprints:
                 fingerprints[which] = item.build_task().fingerprint
             data = fingerprints[which]
-        jobs.append(Job(item.key(data), item, data, code_version()))
+        jobs.append(Job(item.key(data), item, data, item.code))
     return jobs
 
 

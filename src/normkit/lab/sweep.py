@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import sys
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,15 +18,16 @@ from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
 from normkit.lab.engines import Engine
 from normkit.lab.engines import engine as engine_named
-from normkit.lab.measuring import EVALUATIONS, Outcome
+from normkit.lab.measuring import EVALUATIONS, Outcome, measure
 from normkit.lab.plan import Plan, make_plan
 from normkit.lab.progress import Board, duration
-from normkit.lab.run import Run, code_version
+from normkit.lab.run import Run
 from normkit.lab.store import Store
+from normkit.lab.task import Task, explained
 from normkit.lab.training import Training
 from normkit.lab.worker import Job
 
-__all__ = ["compare", "perform"]
+__all__ = ["compare", "compare_settings", "perform"]
 
 START = 5.0  # seconds until workers are there
 
@@ -54,7 +52,6 @@ def compare(
     workers: int | None = None,
     prune: bool = False,
     progress: bool = True,
-    command: str | None = None,
     **fields: Any,
 ) -> Comparison:
     """Train every combination, and compare: which norm, where, at which learning rate?
@@ -81,17 +78,44 @@ def compare(
         **{"batch_size": batch_size, "warmup": warmup, "steps": steps, "schedule": schedule},
         "set": fields or None,
     }
+    said = ", ".join(f"{n}={v!r}" for n, v in settings.items() if v is not None)
+    return compare_settings(
+        settings,
+        f"normkit.lab.compare({said})",
+        out=out,
+        engine=engine,
+        address=address,
+        workers=workers,
+        prune=prune,
+        progress=progress,
+    )
+
+
+def compare_settings(
+    settings: Mapping[str, Any],
+    command: str,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    prune: bool = False,
+    progress: bool = True,
+) -> Comparison:
+    """The same with settings as a file has them, and the command that the page shows."""
     for name in ("scipy", "pandas", "plotly"):
         needs(name)  # better now than after the training
+    if out is not None and not os.fspath(out):
+        raise refusal("--out got an empty name.", expected="a folder")
     plan = make_plan(settings)
     chosen = engine_named(engine, workers=workers, address=address)
     folder = Path(out) if out is not None else _folder(plan)
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
     sweep = _Sweep(plan, folder, console, prune)
     with Store(folder, write=True) as store:
-        about = sweep.about(command or " ".join(["normkit", *map(shlex.quote, sys.argv[1:])]), engine, chosen)
+        about = sweep.about(command, engine, chosen)
         sweep.run(store, chosen, about)
-        about["finished"] = _now()
+        about |= {"finished": _now(), "workers": chosen.workers}
         store.amend(about, sweep.keys)
         result = Comparison(about, [(r, o) for _, r, o in store.runs(sweep.keys)], folder)
         result.save()
@@ -109,12 +133,19 @@ class _Sweep:
 
     def __post_init__(self) -> None:
         self.keys: list[str] = []
+        name = self.plan.runs[0].task
         self.tasks = {run.options: run.build_task() for run in self.plan.runs}
-        self.data = {options: task.fingerprint for options, task in self.tasks.items()}
+        with explained(f"The data of the task {name}", name):
+            self.data = {options: task.fingerprint for options, task in self.tasks.items()}
+        if self.prune and type(next(iter(self.tasks.values()))).advance is not Task.advance:
+            raise refusal(
+                f"--prune came with the task {name}, whose data change with time.",
+                expected="a task whose short runs say something about long ones",
+            )
 
     def job(self, run: Run) -> Job:
         data = self.data[run.options]
-        return Job(run.key(data), run, data, code_version())
+        return Job(run.key(data), run, data, run.code)
 
     def about(self, command: str, name: str, chosen: Engine) -> dict[str, Any]:
         """What the page says of the sweep, as plain data."""
@@ -127,10 +158,11 @@ class _Sweep:
             "unit": task.unit,
             "source": [t.source for t in self.tasks.values()],
             "data": sorted(set(self.data.values())),
+            "problem": list(task.problem),
             "axes": {name: list(values) for name, values in self.plan.axes.items()},
             "common": _common(self.plan.runs),
             "runs": len(self.plan.runs),
-            "code": code_version(),
+            "code": self.plan.runs[0].code,
             "machine": machine.describe(),
             "engine": name,
             "workers": chosen.workers,
@@ -159,14 +191,17 @@ class _Sweep:
         done = store.done(jobs)
         missing = [run for key, run in jobs.items() if key not in done]
         seconds = self.estimate(missing) / max(1, min(engine.workers, len(missing) or 1))
+        if self.prune:  # later rungs cost as much a step; their runs are not known yet
+            seconds *= halving.steps(self.plan.runs) / max(1, sum(run.last for run in runs))
         axes = ", ".join(f"{len(v)} {name}" for name, v in self.plan.axes.items())
+        steps = self.plan.runs[0].steps
         say = self.console.print
         say(
-            f"plan     {len(runs)} runs{f' ({axes})' if axes else ''} of {self.plan.runs[0].steps} steps",
+            f"plan     {len(self.plan.runs)} runs{f' ({axes})' if axes else ''} of {steps} steps",
             markup=False,
         )
         if self.prune:
-            say(f"         short ones first, of {len(self.plan.runs)} in all; the better half goes on, twice")
+            say(f"         pruned: {len(runs)} of {runs[0].last} steps first; the better half goes on, twice")
         for task in self.tasks.values():
             say(f"data     {task.source}", markup=False)
         if done:
@@ -177,21 +212,27 @@ class _Sweep:
         say(f"results  {self.folder}\n", markup=False)
 
     def estimate(self, runs: Sequence[Run]) -> float:
-        """Seconds of one core, from a few steps of one arm of each size. It also finds out before the start
-        if an arm cannot be built."""
+        """Seconds of one core, from a few steps of one arm of each size.
+
+        It also finds out before the start if an arm cannot be trained: one of each size is measured as a
+        whole, if only for two steps, and all others make a step.
+        """
         once: dict[Run, float] = {}
         tried: set[Run] = set()
         total = 0.0
-        for run in runs:
-            arm = replace(run, seed=0, lr=1e-3, until=None)
-            size = replace(arm, norm="layer", placement="pre")
-            with _explained(run):
-                if arm not in tried:
-                    tried.add(arm)
-                    training = Training(arm, self.tasks[run.options])
+        with machine.borrowed_process():
+            for run in runs:
+                arm = replace(run, seed=0, lr=1e-3, until=None)
+                size = replace(arm, norm="layer", placement="pre")
+                task = self.tasks[run.options]
+                with explained(str(run), run.task):
                     if size not in once:
-                        once[size] = _seconds_a_step(training)
-            total += once[size] * (run.last + EVALUATIONS + 4)
+                        measure(replace(arm, until=2), task)
+                        once[size] = _seconds_a_step(Training(arm, task))
+                    elif arm not in tried:
+                        Training(arm, task).advance()
+                    tried.add(arm)
+                total += once[size] * (run.last + EVALUATIONS + 4)
         return total
 
     def do(self, store: Store, engine: Engine, runs: Sequence[Run]) -> list[tuple[Run, Outcome]]:
@@ -229,22 +270,6 @@ def _seconds_a_step(training: Training) -> float:
         training.advance()
         times.append(time.perf_counter() - start)
     return min(times[1:])
-
-
-@contextlib.contextmanager
-def _explained(run: Run) -> Iterator[None]:
-    """An arm that cannot be trained is named, with the place in the task's code where it fails."""
-    try:
-        yield
-    except NormkitError as error:
-        raise NormkitError(f"{run}: {error}") from error
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise refusal(
-            f"{run}: its first step fails with {type(error).__name__}: {error}",
-            expected=f"a task {run.task} that trains",
-            fix=f"look at {frame.filename}, line {frame.lineno}, in {frame.name}",
-        ) from error
 
 
 def _common(runs: Sequence[Run]) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +24,7 @@ from normkit.errors import NormkitError, refusal
 if TYPE_CHECKING:
     from normkit.lab.run import Run
 
-__all__ = ["Task", "find", "imported", "rows", "source_of", "task_class", "tensors"]
+__all__ = ["Task", "explained", "find", "imported", "rows", "source_of", "task_class", "tensors"]
 
 # Where the tasks that come with normkit live.
 BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
@@ -34,8 +37,8 @@ class Task:
     Inherit, as a frozen dataclass; every field is something that a comparison can vary. Four methods are
     needed: ``model``, ``batch``, ``loss`` and ``held_out``. The rest has defaults.
 
-    A task is built anew in every process, and must give the same numbers there: draw from ``generator``
-    only. Keep data that is slow to load behind ``functools.cached_property``.
+    A task is built anew in every process, serves several runs there, and must give the same numbers each
+    time: draw from ``generator`` only. Keep data that is slow to load behind ``functools.cached_property``.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Task:
     loss_name: ClassVar[str] = "loss"
     # What a batch is made of, and how many of them a row has: for the throughput.
     unit: ClassVar[str] = "rows"
+    # Fields that make it another problem, not another model: losses are not compared across them.
+    problem: ClassVar[tuple[str, ...]] = ("data",)
 
     def model(self, run: Run) -> nn.Module:
         """A new model. ``run`` has norm, placement, depth and width; the random seed has been set."""
@@ -96,8 +101,8 @@ class Task:
 
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
         """The layers in order, for the figures by depth. By default the longest ModuleList in the model."""
-        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
-        return list(max(lists, key=len)) if lists else []
+        lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList)]
+        return max(lists, key=len, default=[])
 
     @property
     def units(self) -> int:
@@ -138,7 +143,10 @@ def rows(batch: Any, first: int, last: int) -> Any:
         return batch[first:last]
     if isinstance(batch, Mapping):
         return {name: rows(value, first, last) for name, value in batch.items()}
-    return type(batch)(rows(value, first, last) for value in batch)
+    if not isinstance(batch, list | tuple):
+        return batch
+    parts = [rows(value, first, last) for value in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 def task_class(name: str) -> type[Task]:
@@ -162,35 +170,68 @@ def find(name: str, options: Mapping[str, Any]) -> Task:
     names = [f.name for f in dataclasses.fields(cls)]
     for option in options:
         checks.one_of(option, names, what=f"task {name}, a field:")
-    return cls(**options)
+    with explained(f"task {name}", name):
+        return cls(**options)
 
 
 def imported(path: str, *, what: str) -> Any:
     """What ``package.module:name`` stands for; the current folder is searched too."""
     module, _, name = path.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = importlib.import_module(module)
-    except NormkitError:
-        raise
-    except Exception as error:
-        raise refusal(
-            f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}.",
-            expected=f"package.module:name, importable from {Path.cwd()}",
-            fix=f'try  python -c "import {module}"',
-        ) from error
+    found = _module(module, f"{what} {path!r}")
     if not hasattr(found, name):
         raise refusal(f"{what} {path!r}: module {module} has no {name!r}.")
     return getattr(found, name)
 
 
-def source_of(name: str) -> str:
-    """The text of the module that holds a user's own part; empty for what comes with normkit."""
-    if ":" not in name:
-        return ""
-    module = sys.modules.get(name.partition(":")[0]) or importlib.import_module(name.partition(":")[0])
+def _module(name: str, what: str) -> Any:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
-        return inspect.getsource(module)
-    except (OSError, TypeError):
+        return importlib.import_module(name)
+    except NormkitError:
+        raise
+    except Exception as error:
+        raise refusal(
+            f"{what} cannot be imported: {type(error).__name__}: {error}.",
+            expected=f"package.module:name, importable from {Path.cwd()}",
+            fix=f'try  python -c "import {name}"',
+        ) from error
+
+
+@functools.cache
+def source_of(path: str) -> str:
+    """The text of the module that holds a user's own part; empty for what comes with normkit.
+
+    It is read once: if the file changes later, this process still has what it has imported.
+    """
+    if ":" not in path:
         return ""
+    module = _module(path.partition(":")[0], repr(path))
+    for thing in (module, getattr(module, path.partition(":")[2], None)):
+        try:
+            return inspect.getsource(thing)  # type: ignore[arg-type]  # or a TypeError
+        except (OSError, TypeError):
+            continue
+    raise refusal(
+        f"{path!r} has no source that can be read.",
+        expected="a file, so that stored runs are known to be of this code",
+        fix="put it into a module of its own, mine.py, and name it mine:Name.",
+    )
+
+
+@contextlib.contextmanager
+def explained(what: str, task: str) -> Iterator[None]:
+    """An error inside of a user's task is said in plain words, with the place in the task's code."""
+    try:
+        yield
+    except NormkitError as error:
+        raise NormkitError(f"{what}: {error}") from error
+    except Exception as error:
+        own = getattr(sys.modules.get(task.partition(":")[0]), "__file__", None)
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
+        raise refusal(
+            f"{what}: {type(error).__name__}: {error}",
+            expected=f"a task {task} that trains",
+            fix=f"look at {frame.filename}, line {frame.lineno}, in {frame.name}",
+        ) from error

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normkit.errors import refusal
 from normkit.lab.run import Run
 from normkit.lab.task import Task
 
@@ -83,4 +84,6 @@ def evaluate(task: Task, model: nn.Module) -> float:
         losses = [task.loss(model, batch).item() for batch in task.held_out()]
     finally:
         model.train()
+    if not losses:
+        raise refusal("held_out() of the task gives no batch.", expected="at least one")
     return sum(losses) / len(losses)

@@ -10,9 +10,8 @@ from time import monotonic
 from typing import Any
 
 from normkit.errors import NormkitError, refusal
-from normkit.lab.machine import own_process
 from normkit.lab.measuring import Outcome, measure
-from normkit.lab.run import Run, code_version
+from normkit.lab.run import Run
 from normkit.lab.studies.base import Cell
 from normkit.lab.task import Task, find
 from normkit.lab.training import Training
@@ -37,7 +36,6 @@ Report = Callable[[str, int, float], None]
 
 def execute(job: Job, report: Report | None = None) -> Outcome:
     """Do a run. What goes wrong inside of it is its outcome, not an error of the sweep."""
-    own_process()
     last = 0.0
 
     def now_and_then(step: int, loss: float) -> None:
@@ -47,16 +45,11 @@ def execute(job: Job, report: Report | None = None) -> Outcome:
             report(job.key, step, loss)
 
     try:
-        if code_version() != job.code:
-            raise refusal(f"This worker has {code_version()}.", expected=job.code)
+        if job.run.code != job.code:
+            raise refusal(f"This worker has {job.run.code}.", expected=job.code)
         if isinstance(job.run, Cell):
             return job.run.perform()
-        task = _task(job.run.task, job.run.options)
-        if _fingerprint(task) != job.data:
-            raise refusal(
-                f"The data of {job.run} are others here than where the sweep was started.",
-                expected="the same files on every machine",
-            )
+        task = _task(job.run.task, job.run.options, job.data)
         _warm_up(job.run, task)
         return measure(job.run, task, report=now_and_then)
     except NormkitError as error:
@@ -81,11 +74,12 @@ def failed(reason: str) -> Outcome:
 
 
 @functools.lru_cache(maxsize=8)
-def _task(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
-    """A task keeps its data from run to run."""
-    return find(name, dict(options))
-
-
-@functools.lru_cache(maxsize=8)
-def _fingerprint(task: Task) -> str:
-    return task.fingerprint
+def _task(name: str, options: tuple[tuple[str, Any], ...], data: str) -> Task:
+    """A task keeps its data from run to run; they must be those that the sweep was started with."""
+    task = find(name, dict(options))
+    if task.fingerprint != data:
+        raise refusal(
+            f"The data of the task {name} are others now, or here, than when the sweep was started.",
+            expected="the same files on every machine, from beginning to end",
+        )
+    return task

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from normkit.errors import refusal
+from normkit.lab.machine import borrowed_process, own_process
 from normkit.lab.measuring import Outcome
 from normkit.lab.worker import Job, Report, execute, failed
 
@@ -36,7 +37,8 @@ class LocalEngine:
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         if self.workers == 0:
-            yield from ((job, execute(job, report)) for job in jobs)
+            with borrowed_process():
+                yield from ((job, execute(job, report)) for job in jobs)
             return
         waiting, attempts = deque(jobs), Counter[str]()
         idle = [_Slot() for _ in range(min(self.workers, len(jobs)))]
@@ -45,7 +47,12 @@ class LocalEngine:
             while waiting or busy:
                 while idle and waiting:
                     slot, job = idle.pop(), waiting.popleft()
-                    busy[slot.submit(job)] = slot, job
+                    try:
+                        busy[slot.submit(job)] = slot, job
+                    except BrokenProcessPool:  # it died while it had nothing to do
+                        slot.stop()
+                        idle.append(_Slot())
+                        waiting.appendleft(job)
                 done, _ = wait(busy, timeout=TICK, return_when=FIRST_COMPLETED)
                 for slot, _ in busy.values():
                     slot.tell(report)
@@ -54,7 +61,10 @@ class LocalEngine:
                     try:
                         outcome = future.result()
                     except BrokenProcessPool:  # the worker was killed, for example for want of memory
+                        slot.tell(report)
                         slot.stop()
+                        if not slot.ready:
+                            raise refusal(_NEVER_STARTED, fix=_GUARD) from None
                         slot = _Slot()
                         attempts[job.key] += 1
                         if attempts[job.key] < ATTEMPTS:
@@ -69,9 +79,11 @@ class LocalEngine:
                 slot.stop()
 
 
-_DIED = f"""Its worker died {ATTEMPTS} times, before it could say why.
-  fix: watch the memory (dmesg | tail); in a script of your own, start the comparison under
-       if __name__ == "__main__":"""
+_DIED = f"Its worker died {ATTEMPTS} times, before it could say why; was there enough memory?"
+_NEVER_STARTED = "A worker died before it could start."
+_GUARD = """in a script of your own, start the comparison under
+       if __name__ == "__main__":
+       or train in the process itself, with workers=0."""
 
 
 class _Slot:
@@ -80,7 +92,7 @@ class _Slot:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.progress, theirs = context.Pipe(duplex=False)
-        self.theirs = theirs
+        self.theirs, self.ready = theirs, False
         self.pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(theirs,))
 
     def submit(self, job: Job) -> Future[Outcome]:
@@ -91,7 +103,10 @@ class _Slot:
         """Hand on what the worker has said since."""
         with contextlib.suppress(EOFError, OSError):
             while self.progress.poll():
-                report(*self.progress.recv())
+                news = self.progress.recv()
+                if news:
+                    report(*news)
+                self.ready = True
 
     def stop(self) -> None:
         """At once: what it was doing can be done again."""
@@ -118,6 +133,8 @@ def _begin(line: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    own_process()
+    line.send(())
 
 
 def _work(job: Job) -> Outcome:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from normkit.errors import refusal
+from normkit.lab.machine import own_process
 from normkit.lab.measuring import Outcome
 from normkit.lab.worker import Job, Report, execute, failed
 
@@ -125,6 +126,7 @@ def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, 
     board = ray.remote(num_cpus=0)(_Board).remote()
 
     def work(job: Job, board: Any) -> Outcome:
+        own_process()
         return execute(job, lambda *news: board.tell.remote(*news))
 
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(work)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["content"]
 
 SCOPE = (
-    "Scope: {runs} runs of {steps:,} steps with models of {weights:,} weights. Runs this small show how "
-    "fast and how safely training starts. They do not show final quality, and no ranking carries over to "
+    "Scope: {runs} runs of up to {steps:,} steps with models of {weights:,} weights. Runs this small show "
+    "how fast and how safely training starts. They do not show final quality, and no ranking carries over to "
     "models that are a thousand times larger. The learning rate of each arm was chosen by the same seeds "
     "that judge it."
 )
@@ -24,17 +24,11 @@ def content(comparison: Comparison) -> dict[str, Any]:
     """Everything but the figures."""
     about, summary = comparison.about, comparison.summary
     weights = sorted(arm.parameters for arm in summary.arms)
-    missing = about["runs"] - len(comparison.results) if not about["prune"] else 0
-    warnings = list(summary.warnings)
-    if missing > 0:
-        warnings.insert(
-            0, f"Not finished: {missing} of {about['runs']} runs are missing. The same command goes on."
-        )
     return {
         "title": f"normkit: {about['title']}",
         "question": _question(about),
         "recommendation": summary.recommendation,
-        "warnings": warnings,
+        "warnings": comparison.warnings,
         "scope": SCOPE.format(
             runs=len(comparison.results),
             steps=max(run.last for run, _ in comparison.results),
@@ -100,10 +94,10 @@ def _arms(summary: Summary) -> dict[str, Any]:
         rows.append(
             [
                 _cell(arm.label + (" (pruned)" if arm.pruned else "")),
-                _cell(str(arm.best.loss), arm.best.loss.mean, numeric=True),
+                _cell(arm.loss, arm.best.loss.mean if arm.learnt and not arm.pruned else "", numeric=True),
                 _behind(arm, summary),
                 _number(arm.best.lr),
-                _number(arm.max_stable_lr),
+                _cell(arm.stable, arm.max_stable_lr or "", numeric=True),
                 _number(arm.sensitivity, ".3f"),
                 _cell(f"{diverged} of {runs}", diverged, numeric=True),
             ]
@@ -127,10 +121,10 @@ def _costs(summary: Summary, unit: str) -> dict[str, Any]:
 
 
 def _behind(arm: Arm, summary: Summary) -> dict[str, Any]:
-    if arm.label == summary.arms[0].label:
-        return _cell("best", 0.0, numeric=True)
     gap = summary.behind.get(arm.label)
     if gap is None:
+        return _number(None) if arm.pruned else _cell("best", 0.0, numeric=True)
+    if not arm.learnt:
         return _number(None)
     return _cell(f"{gap}{', a tie' if arm.label in summary.ties else ''}", gap.mean, numeric=True)
 

@@ -59,7 +59,7 @@ def run(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 STUDY = Study(
-    claims=(10, 76),
+    claims=(10, 30, 76),
     cells=grid(placement=["post", "pre", "peri", "deepnorm", "lns", "keel", "none"], depth=DEPTHS),
     quick_cells=grid(placement=["post", "pre", "deepnorm", "none"], depth=[2, 8, 32]),
     measure=run,

@@ -41,6 +41,10 @@ class Cell:
     last = 1  # for the progress: a cell is one step
 
     @property
+    def code(self) -> str:
+        return code_version()
+
+    @property
     def label(self) -> str:
         return " ".join([self.study, *(str(value) for _, value in self.settings)])
 
@@ -58,7 +62,7 @@ class Cell:
     def key(self, data: str) -> str:
         module = importlib.import_module(f"normkit.lab.studies.{self.study.replace('-', '_')}")
         source = pkgutil.get_data(module.__package__ or "", f"{module.__name__.rpartition('.')[2]}.py")
-        text = json.dumps([self.config(), data, code_version()], sort_keys=True)
+        text = json.dumps([self.config(), data, self.code], sort_keys=True)
         return hashlib.sha256(text.encode() + (source or b"")).hexdigest()[:32]
 
     def perform(self) -> Outcome:

@@ -62,7 +62,7 @@ PAIRS = (
 )
 
 STUDY = Study(
-    claims=(1, 54, 64, 78),
+    claims=(1, 54, 64, 78, 81, 85),
     cells=grid(what=[*PAIRS, "LayerNorm", "RMSNorm"]),
     measure=run,
     rules=(

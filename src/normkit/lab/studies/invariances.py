@@ -67,7 +67,7 @@ def run(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 STUDY = Study(
-    claims=(61,),
+    claims=(61, 66),
     cells=grid(transform=list(TRANSFORMS), norm=list(NORMS)),
     measure=run,
     rules=(

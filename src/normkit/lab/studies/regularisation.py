@@ -24,7 +24,7 @@ def _gap(rows: Rows, norm: str) -> float:
 
 
 STUDY = Study(
-    claims=(9,),
+    claims=(9, 65),
     runs=trained(
         **COMMON, norm=["none", "layer", "batch", "rms"], lr=[1e-3, 3e-3], depth=3, width=64, steps=600
     ),

@@ -47,6 +47,8 @@ class DigitsTask(Task):
         "steps": 200,
     }
 
+    problem: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         checks.one_of(self.network, NETWORKS, what="network=")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from normkit import checks
 from normkit.errors import refusal
 from normkit.lab.task import Task
 from normkit.lab.tasks import corpus
@@ -66,6 +67,12 @@ class LinesTask(Task):
         "batch_size": 32,
         "steps": 150,
     }
+
+    problem: ClassVar[tuple[str, ...]] = ("data", "classes", "length")
+
+    def __post_init__(self) -> None:
+        checks.whole(self.length, what="length=", least=2)
+        checks.whole(self.classes, what="classes=", least=2)
 
     @cached_property
     def lines(self) -> tuple[Tensor, Tensor]:
@@ -132,7 +139,8 @@ class LinesTask(Task):
 
     @property
     def source(self) -> str:
-        return f"{corpus.read(self.data).source}: {len(self.lines[1]):,} lines of {self.classes} files"
+        files = int(self.lines[1].max()) + 1
+        return f"{corpus.read(self.data).source}: {len(self.lines[1]):,} lines of {files} files"
 
     @property
     def fingerprint(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from normkit import checks
 from normkit.errors import refusal
 from normkit.lab.task import Task
 from normkit.lab.tasks import corpus
@@ -52,6 +53,11 @@ class TextTask(Task):
         "batch_size": 16,
         "steps": 100,
     }
+
+    problem: ClassVar[tuple[str, ...]] = ("data", "length")
+
+    def __post_init__(self) -> None:
+        checks.whole(self.length, what="length=", least=2)
 
     @cached_property
     def corpus(self) -> corpus.Corpus:
@@ -110,11 +116,11 @@ class TextTask(Task):
     def sample(self, model: nn.Module) -> str:
         """The model goes on with a text that it has not seen; it sees half of its context at a time."""
         assert isinstance(model, LanguageModel)
-        half = self.length // 2
+        half = max(1, self.length // 2)
         generator = torch.Generator().manual_seed(0)
-        ids = self.unseen[None, : self.length - half].long()
+        ids = self.unseen[None, : max(1, self.length - half)].long()
         while ids.shape[1] < SAMPLE:
-            seen = ids[:, -(self.length - half) :]
+            seen = ids[:, -max(1, self.length - half) :]
             new = model.generate(seen, half, temperature=0.7, top_k=40, generator=generator)
             ids = torch.cat([ids, new[:, seen.shape[1] :]], dim=1)
         written = bytes(ids[0].tolist()).decode("utf-8", "replace")
@@ -126,8 +132,8 @@ class TextTask(Task):
 
     @property
     def source(self) -> str:
-        files = len(self.corpus.files) + len(self.corpus.unseen)
-        return f"{self.corpus.source}: {self.corpus.size / 1e6:.2f} MB in {files} files"
+        files = "one file" if self.corpus.count == 1 else f"{self.corpus.count} files"
+        return f"{self.corpus.source}: {self.corpus.size / 1e6:.2f} MB in {files}"
 
     @property
     def fingerprint(self) -> str:
