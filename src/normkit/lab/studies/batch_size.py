@@ -6,9 +6,10 @@ in a batch?
 Hypothesis: In an MLP, BatchNorm loses more than five points of error from 32 rows to 2; LayerNorm less
 than three. In a conv net, where every pixel counts as a sample, BatchNorm loses less than five.
 
-Method: scikit-learn's digits. Residual networks with the norm before each sublayer, Adam at 1e-3, and the
-same 6,000 rows seen at every batch size, which is four passes. Error on 360 held-out images, in
-evaluation mode.
+Method: scikit-learn's digits. Residual networks with the norm before each sublayer; Adam at 1e-3 in the
+MLP and at 3e-3 in the conv net; the same number of rows seen at every batch size, 6,000 in the MLP and
+9,600 in the conv net (with 6,000 at 1e-3, as first planned, the conv net had not learnt the task at 32
+rows, so that nothing could be compared). Error on 360 held-out images, in evaluation mode.
 
 Refuted if: BatchNorm's error in the MLP rises by five points or less, or LayerNorm's by three or more.
 """
@@ -21,8 +22,7 @@ from normkit.lab.run import Run
 from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
 SIZES = (2, 4, 8, 16, 32)
-SEEN = 6000  # rows
-COMMON = {"task": "digits", "lr": 1e-3, "placement": "pre"}
+COMMON = {"task": "digits", "placement": "pre"}
 
 
 def _runs(sizes: tuple[int, ...], seen: int, **more: Any) -> tuple[Run, ...]:
@@ -39,12 +39,12 @@ def _rise(rows: Rows, norm: str, network: str) -> float:
 STUDY = Study(
     claims=(15, 43, 47),
     runs=(
-        *_runs(SIZES, SEEN, network="mlp", norm=["batch", "layer"], depth=3, width=64),
-        *_runs((2, 32), SEEN, network="conv", norm=["batch", "layer", "group"], depth=2, width=16),
+        *_runs(SIZES, 6000, network="mlp", norm=["batch", "layer"], lr=1e-3, depth=3, width=64),
+        *_runs((2, 32), 9600, network="conv", norm=["batch", "group"], lr=3e-3, depth=2, width=16),
     ),
     quick_runs=(
-        *_runs((2, 32), 320, network="mlp", norm=["batch", "layer"], depth=1, width=16),
-        *_runs((2, 32), 320, network="conv", norm=["batch", "group"], depth=1, width=8),
+        *_runs((2, 32), 320, network="mlp", norm=["batch", "layer"], lr=1e-3, depth=1, width=16),
+        *_runs((2, 32), 320, network="conv", norm=["batch", "group"], lr=3e-3, depth=1, width=8),
     ),
     rules=(
         Rule(

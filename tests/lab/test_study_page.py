@@ -1,0 +1,104 @@
+"""The page of the studies in a real browser, from the committed rows; and the guide."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from lab.test_page import CHROMIUM, FLAGS
+
+from normkit.lab.page.studies import write_studies
+from normkit.lab.studies.base import all_studies
+from normkit.lab.studying import committed
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # playwright's own
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Opened once; what it said on the console, and whom it asked, are kept with it."""
+    from playwright.sync_api import sync_playwright
+
+    path = write_studies(committed(), tmp_path_factory.mktemp("page") / "report.html")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
+        opened.said, opened.asked = [], []
+        opened.on("console", lambda message: opened.said.append(message.text))
+        opened.on("pageerror", lambda error: opened.said.append(str(error)))
+        opened.on("request", lambda request: opened.asked.append(request.url))
+        opened.goto(path.as_uri())
+        plots = sum(len(study.plots) for study in all_studies().values())
+        opened.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {plots}")
+        opened.address = path.as_uri()
+        yield opened
+        browser.close()
+
+
+@needs_browser
+def test_it_is_silent_and_offline(page):
+    assert page.said == []
+    assert [url for url in page.asked if url != page.address and not url.startswith("data:")] == []
+
+
+@needs_browser
+def test_the_overview_leads_to_every_study(page):
+    links = page.locator("#overview a")
+    assert links.count() == len(all_studies())
+    for name in all_studies():
+        assert page.locator(f"section.study#{name}").count() == 1
+        assert page.locator(f"#overview a[href='#{name}']").count() == 1
+
+
+@needs_browser
+def test_every_study_has_a_figure_with_a_sentence_a_rule_and_its_method(page):
+    for name, study in all_studies().items():
+        section = page.locator(f"section.study#{name}")
+        assert section.locator("figure .plot svg.main-svg").count() >= len(study.plots)
+        assert section.locator("tbody tr").count() == len(study.rules)
+        text = section.text_content()
+        assert "Refuted if" in text
+        assert study.words["Method"][:40] in text
+
+
+@needs_browser
+def test_the_ledger_is_searched_and_filtered(page):
+    def shown():
+        return page.locator("#claims tbody tr:visible").count()
+
+    assert shown() == 89
+    page.fill("#search", "gain bias")
+    few = shown()
+    assert 3 <= few < 30
+    assert page.inner_text("#count") == f"{few} claims"
+    page.fill("#search", "")
+    page.select_option("#by-note", "5")
+    assert shown() == 12
+    page.select_option("#by-verdict", "false")
+    assert 2 <= shown() < 12
+    page.select_option("#by-note", "")
+    page.select_option("#by-verdict", "")
+    assert shown() == 89
+
+
+@needs_browser
+def test_it_teaches_with_drawings(page):
+    assert page.locator("#axes svg rect").count() == 5 * 3 * 4 * 9
+    assert page.locator("#placements svg").count() == 8
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_the_guide_is_what_the_results_say():
+    found = importlib.util.spec_from_file_location("guide", ROOT / "docs" / "guide.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    assert (ROOT / "docs" / "which-norm.md").read_text() == module.guide()
