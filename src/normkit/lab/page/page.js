@@ -20,7 +20,9 @@
     const named = data.filter((trace) => trace.showlegend !== false && trace.name).length;
     const narrow = width < 600;
     const legend = layout.showlegend === false || named < 2 ? 0 : named * (narrow ? 22 : 6);
-    return { ...layout, height: layout.height + legend };
+    const above = { orientation: "h", y: 1.02, yanchor: "bottom" }; // labels below may stand upright
+    const more = narrow && legend ? { legend: { ...layout.legend, ...above } } : {};
+    return { ...layout, ...more, height: layout.height + legend };
   };
   const draw = (plot) => {
     const { data, layout } = figures[plot.dataset.figure];

@@ -99,7 +99,7 @@ STUDY = Study(
         Plot(
             *("what", "ratio", None),
             "Share of the output, or of the usual gradient. A constant bias vanishes, a general one does "
-            "not; only the sum"
+            "not; only the sum "
             "over gains vanishes. BatchNorm does absorb any bias.",
             kind="bar",
             log_y=True,
