@@ -105,7 +105,7 @@ def duration(seconds: float) -> str:
     """In words.
 
     Example:
-        >>> duration(40), duration(150), duration(9000)
+        >>> duration(40), duration(170), duration(9000)
         ('40 seconds', '3 minutes', '2.5 hours')
     """
     if seconds < 90:

@@ -31,9 +31,7 @@ def max_stable(rows: Rows, **arm: object) -> float:
 
 STUDY = Study(
     claims=(7, 19, 72),
-    runs=trained(
-        **COMMON, placement=["post", "pre", "peri", "deepnorm", "keel", "none"], lr=RATES, steps=100
-    ),
+    runs=trained(**COMMON, placement=["post", "pre", "peri", "deepnorm", "none"], lr=RATES, steps=100),
     quick_runs=trained(
         **COMMON, placement=["post", "pre", "none"], lr=[1e-3, 1e-2], steps=6, depth=1, width=16, batch_size=4
     ),
