@@ -9,6 +9,8 @@ three. Norms take less than a fifth of a step with either.
 Method: One thread. Forward of (8, 128, 256) numbers, and of ten times as many in each of the three
 dimensions; with an output that is there already, so that memory that has never been used does not count.
 The step of a language model of 4 layers of 256 features with norms, and with the norms left out, in turn.
+(These rows are of a second run, one worker on a quieter machine; in the first, beside other work, batch
+and features were the inconclusive ones.)
 
 Refuted if: a ratio is outside of 7 to 14, or a share is a fifth or more.
 """

@@ -6,7 +6,8 @@ learning rate, and for as long as ten minutes allow, which of Pre-LN and Post-LN
 Hypothesis: Post-LN, by at least 0.02 nats.
 
 Method: Byte-level language model of 6 layers, 1,500 steps with a warm-up of 150 and a cosine schedule;
-three learning rates for each placement.
+three learning rates for each placement. (First run with two learning rates each, the best of Post-LN at
+the edge; the same verdict.)
 
 Refuted if: Post-LN's best loss is not at least 0.02 nats below Pre-LN's.
 """
