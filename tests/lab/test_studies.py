@@ -2,6 +2,8 @@
 
 import ast
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,17 @@ import pytest
 import normkit as nk
 from normkit.errors import NormkitError
 from normkit.lab.claims import VERDICTS, claims, ledger
-from normkit.lab.studies.base import Cell, Rows, Rule, all_studies, find_study
+from normkit.lab.studies.base import (
+    FIRST_SEED,
+    Cell,
+    Effect,
+    Rows,
+    Rule,
+    Ruling,
+    all_studies,
+    estimate,
+    find_study,
+)
 from normkit.lab.studying import RESULTS, StudyResult, committed, study, verify
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,31 +57,61 @@ def test_every_study_says_what_it_asks_expects_does_and_what_would_refute_it(nam
     assert words["Title"].endswith("?") or len(words["Title"]) > 10
 
 
-def on_given_values(rule):
-    """The rule, with an effect that is read from the row."""
-    return Rule(rule.name, rule.says, lambda rows: rows[0]["value"], rule.above, rule.below, rule.unit)
-
-
-def inside(rule):
-    """A number for which the rule holds, and one for which it does not."""
+def good_and_bad(rule):
+    """A number within the bounds of a rule, and one outside."""
     if rule.above is not None and rule.below is not None:
-        return (rule.above + rule.below) / 2, rule.below + 1
-    return (rule.above + 1, rule.above - 1) if rule.above is not None else (rule.below - 1, rule.below + 1)
+        return (rule.above + rule.below) / 2, rule.below + 10 * (rule.below - rule.above)
+    bound = rule.above if rule.below is None else rule.below
+    more, less = (bound * 2, bound / 2) if rule.log else (bound + 1, bound - 1)
+    return (more, less) if rule.below is None else (less, more)
 
 
 @pytest.mark.parametrize(("name", "rule_name"), RULES)
 def test_a_rule_decides_as_it_says_on_made_up_rows(name, rule_name):
     rule = next(r for r in find_study(name).rules if r.name == rule_name)
-    good, bad = inside(rule)
+    rule = replace(rule, effect=lambda rows: rows[0]["value"])
+    good, bad = good_and_bad(rule)
 
     def verdict(*values):
         rows = {seed: Rows([{"value": value}]) for seed, value in enumerate(values)}
-        return on_given_values(rule).judge(rows).verdict
+        return rule.judge(rows).verdict
 
     assert verdict(good, good, good) == "supported"
     assert verdict(bad, bad, bad) == "not supported"
     assert verdict(good, bad, good) == "inconclusive"
+    assert verdict(good) == "inconclusive", "one seed has no interval"
     assert rule.bound
+
+
+def test_more_seeds_decide_what_few_do_not():
+    rule = Rule("some", "Above 0", lambda rows: rows[0]["value"], above=0.0)
+
+    def verdict(values):
+        return rule.judge({seed: Rows([{"value": value}]) for seed, value in enumerate(values)}).verdict
+
+    noisy = [3.0, -1.0, 2.0]
+    assert verdict(noisy) == "inconclusive"
+    assert verdict(noisy * 10) == "supported"
+
+
+def test_an_interval_of_ratios_is_that_of_their_logarithms():
+    """Against scipy."""
+    from scipy import stats
+
+    values = [3.0, 10.0, 10.0, 30.0]
+    logs = [math.log(v) for v in values]
+    low, high = stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=stats.sem(logs))
+    found = estimate(values, log=True)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert found.mean == pytest.approx(stats.gmean(values))
+    with pytest.raises(NormkitError, match="above 0"):
+        estimate([1.0, 0.0], log=True)
+
+
+def test_seeds_that_decide_are_not_those_for_trying_out():
+    for found in all_studies().values():
+        assert found.seeds >= 3
+        assert min(work.seed for work in found.work()) == FIRST_SEED
 
 
 @pytest.mark.parametrize(
@@ -81,8 +123,12 @@ def test_a_rule_decides_as_it_says_on_made_up_rows(name, rule_name):
     ],
 )
 def test_a_hypothesis_stands_if_all_its_rules_do(verdicts, wanted):
-    rulings = {str(k): type("Ruling", (), {"verdict": v})() for k, v in enumerate(verdicts)}
-    assert find_study("cost").verdict(rulings) == wanted
+    rules = tuple(Rule(str(k), "", lambda rows: 0.0, above=0.0) for k in range(2))
+    beside = Rule("beside", "", lambda rows: 0.0, above=0.0, aside=True)
+    rulings = {str(k): Ruling(v, Effect(0.0), []) for k, v in enumerate(verdicts)}
+    rulings["beside"] = Ruling("not supported", Effect(0.0), [])
+    found = replace(find_study("cost"), rules=(*rules, beside))
+    assert found.verdict(rulings) == wanted
 
 
 def test_rows_answer_precisely_or_not_at_all():
@@ -111,11 +157,11 @@ def test_studies_and_comparisons_share_their_runs(tmp_path):
     from normkit.lab.plan import make_plan
 
     asked = make_plan(
-        {"task": "text", "norm": "layer", "placement": "pre", "lr": 1e-3, "steps": 100, "seeds": [0]}
+        {"task": "text", "norm": "layer", "placement": "pre", "lr": 1e-3, "steps": 100, "seeds": [FIRST_SEED]}
     )
     (run,) = asked.runs
-    assert run in find_study("max-learning-rate").work([0])
-    assert run in find_study("rms-against-ln").work([0])
+    assert run in find_study("max-learning-rate").work()
+    assert run in find_study("rms-against-ln").work()
 
 
 def test_an_unknown_study_gets_the_closest_name():
@@ -184,13 +230,16 @@ def test_a_claim_that_is_not_true_has_a_correction(row):
     assert row["verdict"] == "true" or len(row["correction"]) > 20
 
 
+@pytest.mark.parametrize("row", ledger(), ids=lambda row: str(row["number"]))
+def test_a_verdict_that_nobody_expected_is_explained(row):
+    assert row["expected"] in VERDICTS
+    assert row["verdict"] == row["expected"] or len(row["why"]) > 20
+    assert row["verdict"] != row["expected"] or not row["why"], "there is nothing to explain"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_names_the_claims_that_it_decides(name):
-    numbers = {claim.number for claim in claims()}
-    found = find_study(name)
-    assert set(found.claims) <= numbers
-    decided = {claim.number for claim in claims() if claim.study == name}
-    assert decided <= set(found.claims)
+    assert list(find_study(name).claims) == [claim.number for claim in claims() if claim.study == name]
 
 
 def test_an_inconclusive_rule_leaves_a_claim_open():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from normkit.lab.studying import StudyResult
 
 __all__ = ["study"]
 
@@ -17,7 +20,7 @@ __all__ = ["study"]
 @click.option("--verify", "again", is_flag=True, help="Run the cheap ones again and compare verdicts.")
 @click.option("--ledger", "as_ledger", is_flag=True, help="Show all claims and what decides them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list or the ledger for machines.")
-@click.option("--seeds", type=int, default=3, help="How many seeds; three are needed for a verdict.  [3]")
+@click.option("--seeds", type=int, help="How many; three are needed for a verdict.  [as the study asks]")
 @click.option("--out", default="runs/studies", help="The folder of the results.  [runs/studies]")
 @click.option("--save", help="Also write the rows to this folder, as JSON.")
 @click.option("--engine", default="local", help="local or ray.  [local]")
@@ -63,7 +66,7 @@ def _run(names: tuple[str, ...], quick: bool, again: bool, save: str | None, opt
     found = studying.study(*names, quick=quick, **options)
     results = found if isinstance(found, list) else [found]
     for result in results:
-        click.echo(f"\n{result}")
+        _show(result)
     page = write_studies({r.name: r for r in results}, Path(options["out"]) / "report.html")
     click.echo(f"\npage  {page}")
     if save is not None:
@@ -77,6 +80,20 @@ def _run(names: tuple[str, ...], quick: bool, again: bool, save: str | None, opt
         click.echo("\n".join(differences) or f"\nAll verdicts of {len(results)} studies are as before.")
         if differences:
             click.get_current_context().exit(1)
+
+
+def _show(result: StudyResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"\n[bold]{result.name}: {result.verdict}[/bold]\n{result.study.words['Question']}")
+    table = Table("rule", "measured (95 %)", "verdict", box=None, pad_edge=False, padding=(0, 1))
+    for rule in result.study.rules:
+        ruling = result.rulings[rule.name]
+        says = rule.says + (" [dim](beside the hypothesis)[/dim]" if rule.aside else "")
+        table.add_row(says, ruling.effect.say(rule.unit), "–" if result.quick else ruling.verdict)
+    console.print(table)
 
 
 def _list(as_json: bool) -> None:
@@ -114,6 +131,9 @@ def _ledger(as_json: bool) -> None:
         return
     table = Table("#", "claim", "verdict", "measured", box=None, pad_edge=False, padding=(0, 1))
     for row in rows:
-        text = row["claim"] + (f"\n[dim]{row['correction']}[/dim]" if row["correction"] else "")
+        expected = f"We had expected {row['expected']}. {row['why']}" if row["why"] else ""
+        text = "\n".join(
+            [row["claim"], *(f"[dim]{more}[/dim]" for more in (row["correction"], expected) if more)]
+        )
         table.add_row(str(row["number"]), text, row["verdict"], row["measured"])
     Console(highlight=False).print(table)

@@ -35,12 +35,14 @@ class Claim:
     """One sentence of a note, and its evidence: the rule of a study, a named test, or a paper.
 
     Where a rule decides, ``supported`` and ``not_supported`` say what follows from its verdict; an
-    inconclusive one leaves the claim open. Else ``verdict`` says it.
+    inconclusive one leaves the claim open. Else ``verdict`` says it. ``expected`` is the verdict that was
+    written down before anything was measured, and ``why`` the reason where it came out otherwise.
     """
 
     number: int
     note: int
     text: str
+    expected: str
     rule: str = ""
     test: str = ""
     paper: str = ""
@@ -48,6 +50,7 @@ class Claim:
     not_supported: str = ""
     verdict: str = ""
     correction: str = ""
+    why: str = ""
 
     @property
     def study(self) -> str:
@@ -64,7 +67,7 @@ class Claim:
         ruling = result.rulings[name]
         unit = next(rule.unit for rule in result.study.rules if rule.name == name)
         follows = {"supported": self.supported, "not supported": self.not_supported}
-        return follows.get(ruling.verdict, "open"), f"{ruling.effect} {unit}".strip()
+        return follows.get(ruling.verdict, "open"), ruling.effect.say(unit)
 
 
 @cache
@@ -98,6 +101,8 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
                 "test": claim.test,
                 "paper": claim.paper,
                 "correction": claim.correction,
+                "expected": claim.expected,
+                "why": claim.why,
             }
         )
     return rows

@@ -19,13 +19,21 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
     """Mean over seeds, with the 95 % interval as a whisker."""
     groups: dict[str, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        matches = all(row.get(name) == value for name, value in plot.where.items())
+        matches = all(
+            value(row.get(name)) if callable(value) else row.get(name) == value
+            for name, value in plot.where.items()
+        )
         if matches and plot.x in row and row.get(plot.y) is not None:
             line = "" if plot.by is None else _named(plot.by, row.get(plot.by))
             groups[line][row[plot.x]].append(float(row[plot.y]))
     figure = go.Figure()
     for index, (line, points) in enumerate(groups.items()):
         _add(figure, plot, line, points, index)
+    if plot.y == "loss":
+        blind = {row["plateau"] for row in rows if "plateau" in row}
+        figure.add_hline(
+            y=max(blind), line_dash="dot", line_color="gray", annotation_text="blind guess, and worse"
+        )
     figure.update_xaxes(title=plot.x_title or None)
     figure.update_yaxes(title=plot.y_title or plot.y)
     if plot.log_x and plot.kind == "line":

@@ -19,7 +19,7 @@ from normkit.lab.engines import engine as engine_named
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run, code_version
 from normkit.lab.store import Store
-from normkit.lab.studies.base import INCONCLUSIVE, SEEDS, Cell, Ruling, Study, all_studies, find_study
+from normkit.lab.studies.base import INCONCLUSIVE, LEAST_SEEDS, Cell, Ruling, Study, all_studies, find_study
 from normkit.lab.sweep import perform
 from normkit.lab.worker import Job
 
@@ -57,8 +57,8 @@ class StudyResult:
         """Of the hypothesis: supported, not supported, or inconclusive; a smoke run gives none."""
         if self.quick:
             return "no verdict (smoke run)"
-        if len({row["seed"] for row in self.rows}) < SEEDS:
-            return f"{INCONCLUSIVE}: fewer than {SEEDS} seeds"
+        if len({row["seed"] for row in self.rows}) < LEAST_SEEDS:
+            return f"{INCONCLUSIVE}: fewer than {LEAST_SEEDS} seeds"
         return self.study.verdict(self.rulings)
 
     @property
@@ -100,7 +100,7 @@ class StudyResult:
         rules = {rule.name: rule for rule in self.study.rules}
         for name, ruling in self.rulings.items():
             said = "" if self.quick else f"{ruling.verdict}: "
-            lines.append(f"  {said}{rules[name].says} ({ruling.effect} {rules[name].unit}".rstrip() + ")")
+            lines.append(f"  {said}{rules[name].says}: {ruling.effect.say(rules[name].unit)}")
         return "\n".join(lines)
 
 
@@ -112,7 +112,7 @@ def committed() -> dict[str, StudyResult]:
 
 def study(
     *names: str,
-    seeds: int = SEEDS,
+    seeds: int | None = None,
     quick: bool = False,
     out: str | os.PathLike[str] = FOLDER,
     engine: str = "local",
@@ -124,7 +124,7 @@ def study(
 
     Args:
         names: as ``normkit study`` lists them.
-        seeds: how many; below three there is no verdict.
+        seeds: how many; as many as each study asks for by default. Below three there is no verdict.
         quick: the smallest form, to see that it works; no verdict either.
         out, engine, address, workers, progress: as in :func:`compare`.
 
@@ -134,16 +134,15 @@ def study(
     chosen = [find_study(name) for name in names]
     if not chosen:
         raise refusal("study() got no name.", expected=f"one of {', '.join(all_studies())}")
-    if type(seeds) is not int or seeds < 1:
+    if seeds is not None and (type(seeds) is not int or seeds < 1):
         raise refusal(f"seeds got {seeds!r}.", expected="a whole number of at least 1")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     where = engine_named(engine, workers=workers, address=address)
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
-    jobs = {s.name: _jobs(s.work(range(seeds), quick=quick)) for s in chosen}
+    jobs = {s.name: _jobs(s.work(1 if quick and seeds is None else seeds, quick=quick)) for s in chosen}
     about = {
         "quick": quick,
-        "seeds": seeds,
         "code": code_version(),
         "machine": machine.describe(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -179,7 +178,8 @@ def _result(
         raise refusal(f"{study.name}: {len(failed)} of {len(jobs)} cells failed.\n{failed[0]}")
     seconds = sum(outcomes[job.key].seconds for job in jobs)
     rows = study.rows((job.run, outcomes[job.key]) for job in jobs)
-    return StudyResult(study, rows, {**about, "seconds": round(seconds, 1)})
+    seeds = len({job.run.seed for job in jobs})
+    return StudyResult(study, rows, {**about, "seeds": seeds, "seconds": round(seconds, 1)})
 
 
 def verify(results: Iterable[StudyResult]) -> list[str]:
@@ -191,7 +191,6 @@ def verify(results: Iterable[StudyResult]) -> list[str]:
         for name, ruling in result.rulings.items():
             before = old.rulings[name].verdict if old and name in old.rulings else "nothing"
             if ruling.verdict != before:
-                found.append(
-                    f"{result.name}, {name}: {ruling.verdict} now ({ruling.effect}), {before} in the results"
-                )
+                now = f"{ruling.verdict} now, {ruling.effect.say()}"
+                found.append(f"{result.name}, {name}: {now}; {before} in the results")
     return found

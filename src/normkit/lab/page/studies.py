@@ -10,6 +10,7 @@ from normkit.lab.claims import NOTES, VERDICTS, ledger
 from normkit.lab.comparison import needs
 from normkit.lab.page import fill, put
 from normkit.lab.page.books import stack_of_books
+from normkit.lab.page.strip import strip
 from normkit.lab.studies.base import all_studies
 from normkit.placement import PLACEMENTS
 from normkit.placement.drawing import draw
@@ -59,6 +60,7 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
 
 
 def _study(result: StudyResult) -> dict[str, Any]:
+    markup = needs("markupsafe").Markup
     study, words = result.study, result.study.words
     rules = []
     for rule in study.rules:
@@ -67,9 +69,9 @@ def _study(result: StudyResult) -> dict[str, Any]:
             {
                 "says": rule.says,
                 "bound": rule.bound,
-                "effect": str(ruling.effect),
-                "unit": rule.unit,
-                "seeds": ", ".join(f"{value:.3g}" for value in ruling.values),
+                "effect": ruling.effect.say(rule.unit),
+                "strip": markup(strip(rule, ruling)),
+                "aside": rule.aside,
                 "verdict": "–" if result.quick else ruling.verdict,
             }
         )
@@ -88,10 +90,11 @@ def _study(result: StudyResult) -> dict[str, Any]:
             {"name": f"{result.name} {k}", "sentence": plot.sentence} for k, plot in enumerate(study.plots)
         ],
         "cells": len(result.rows),
+        "seeds": result.about["seeds"],
         "seconds": f"{result.about['seconds']:.0f}",
     }
 
 
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("date", about["date"]), ("seeds", str(about["seeds"])), ("code", about["code"])]
+    facts = [("date", about["date"]), ("code", about["code"])]
     return facts + [(name, str(value)) for name, value in about["machine"].items() if name != "normkit"]

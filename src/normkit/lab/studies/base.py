@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +16,30 @@ from typing import Any
 
 from normkit import checks
 from normkit.errors import refusal
-from normkit.lab.analysis import Interval, interval, row
+from normkit.lab.analysis import interval, row
 from normkit.lab.measuring import Outcome
 from normkit.lab.plan import make_plan
 from normkit.lab.run import Run, code_version
 
-__all__ = ["Cell", "Plot", "Rows", "Rule", "Ruling", "Study", "all_studies", "find_study", "grid", "trained"]
+__all__ = [
+    "Cell",
+    "Effect",
+    "Plot",
+    "Rows",
+    "Rule",
+    "Ruling",
+    "Study",
+    "all_studies",
+    "estimate",
+    "find_study",
+    "grid",
+    "trained",
+]
 
-SEEDS = 3
+LEAST_SEEDS = 3
+FIRST_SEED = (
+    100  # those below are for trying things out: no rule was written with a look at those that decide
+)
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 PARTS = ("Question", "Hypothesis", "Method", "Refuted if")
 
@@ -60,10 +77,8 @@ class Cell:
         return cls(config["study"], tuple(config["settings"].items()), config["seed"])
 
     def key(self, data: str) -> str:
-        module = importlib.import_module(f"normkit.lab.studies.{self.study.replace('-', '_')}")
-        source = pkgutil.get_data(module.__package__ or "", f"{module.__name__.rpartition('.')[2]}.py")
-        text = json.dumps([self.config(), data, self.code], sort_keys=True)
-        return hashlib.sha256(text.encode() + (source or b"")).hexdigest()[:32]
+        text = json.dumps([self.config(), data, self.code, _source(_module(self.study))], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def perform(self) -> Outcome:
         start = perf_counter()
@@ -95,9 +110,14 @@ class Rows(list[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Rule:
-    """Holds for a seed if its effect is above, below, or between numbers that were written down before.
+    """Bounds for an effect, written down before the run. Every seed gives the effect once.
 
-    A rule is supported if it holds for every seed, not supported if for none, else inconclusive.
+    Supported if the 95 % interval of the effect lies within the bounds, not supported if all of it lies
+    outside, else inconclusive.
+
+    Args:
+        log: the effect is a ratio: its mean is the geometric one, its interval that of the logarithm.
+        aside: measured beside the hypothesis; it decides a claim, but not the study.
     """
 
     name: str
@@ -106,9 +126,8 @@ class Rule:
     above: float | None = None
     below: float | None = None
     unit: str = ""
-
-    def holds(self, value: float) -> bool:
-        return (self.above is None or value > self.above) and (self.below is None or value < self.below)
+    log: bool = False
+    aside: bool = False
 
     @property
     def bound(self) -> str:
@@ -119,10 +138,54 @@ class Rule:
         return " and ".join(part for part in parts if part)
 
     def judge(self, seeds: Mapping[int, Rows]) -> Ruling:
-        values = {seed: self.effect(rows) for seed, rows in sorted(seeds.items())}
-        held = [self.holds(value) for value in values.values()]
-        verdict = SUPPORTED if all(held) else INCONCLUSIVE if any(held) else NOT_SUPPORTED
-        return Ruling(verdict, interval(list(values.values())), list(values.values()))
+        values = [self.effect(rows) for _, rows in sorted(seeds.items())]
+        effect = estimate(values, log=self.log)
+        return Ruling(self._verdict(effect), effect, values)
+
+    def _verdict(self, effect: Effect) -> str:
+        least = -math.inf if self.above is None else self.above
+        most = math.inf if self.below is None else self.below
+        if effect.low is None or effect.high is None:
+            return INCONCLUSIVE
+        if least < effect.low and effect.high < most:
+            return SUPPORTED
+        return NOT_SUPPORTED if effect.high <= least or effect.low >= most else INCONCLUSIVE
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean over seeds and its 95 % interval, which one seed alone does not have."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    def say(self, unit: str = "") -> str:
+        """
+        Example:
+            >>> Effect(19.9, 11.7, 28.1).say("points")
+            '19.9 points (11.7 to 28.1)'
+        """
+        text = f"{_number(self.mean)} {unit}".strip()
+        if self.low is None or self.high is None:
+            return text
+        low, high = _number(self.low), _number(self.high)
+        return f"{text} (every seed)" if low == high else f"{text} ({low} to {high})"
+
+
+def estimate(values: Sequence[float], *, log: bool = False) -> Effect:
+    """Student's interval; for ratios that of their logarithm."""
+    if log and min(values) <= 0:
+        raise refusal(f"a ratio got {min(values):g}.", expected="above 0")
+    found = interval([math.log(value) for value in values] if log else values)
+    back = math.exp if log else float
+    if found.half is None:
+        return Effect(back(found.mean))
+    return Effect(back(found.mean), back(found.mean - found.half), back(found.mean + found.half))
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
 
 
 @dataclass(frozen=True)
@@ -130,14 +193,15 @@ class Ruling:
     """What a rule says on some rows."""
 
     verdict: str
-    effect: Interval
+    effect: Effect
     values: list[float]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
             "mean": self.effect.mean,
-            "half": self.effect.half,
+            "low": self.effect.low,
+            "high": self.effect.high,
             "values": self.values,
         }
 
@@ -174,6 +238,7 @@ class Study:
     runs: tuple[Run, ...] = ()
     quick_runs: tuple[Run, ...] | None = None
     keep: tuple[str, ...] = ()
+    seeds: int = 5
     cheap: bool = False
     limits: str = ""
     module: str = ""
@@ -195,14 +260,14 @@ class Study:
         assert not missing, f"{self.module} lacks {missing}"
         return found
 
-    def work(self, seeds: Iterable[int], *, quick: bool = False) -> list[Run | Cell]:
-        """All that is to be done, seeds last."""
+    def work(self, seeds: int | None = None, *, quick: bool = False) -> list[Run | Cell]:
+        """All that is to be done, seed by seed: as many as asked for, or as the study has."""
         from dataclasses import replace
 
         cells = self.quick_cells if quick and self.quick_cells is not None else self.cells
         runs = self.quick_runs if quick and self.quick_runs is not None else self.runs
         todo: list[Run | Cell] = []
-        for seed in seeds:
+        for seed in range(FIRST_SEED, FIRST_SEED + (seeds or self.seeds)):
             todo += [Cell(self.name, tuple(cell.items()), seed) for cell in cells]
             todo += [replace(run, seed=seed) for run in runs]
         return todo
@@ -233,7 +298,7 @@ class Study:
 
     def verdict(self, rulings: Mapping[str, Ruling]) -> str:
         """Of the hypothesis: all its rules together."""
-        verdicts = {ruling.verdict for ruling in rulings.values()}
+        verdicts = {rulings[rule.name].verdict for rule in self.rules if not rule.aside}
         if NOT_SUPPORTED in verdicts:
             return NOT_SUPPORTED
         return INCONCLUSIVE if INCONCLUSIVE in verdicts else SUPPORTED
@@ -273,9 +338,22 @@ def find_study(name: str) -> Study:
     from normkit.lab import studies
 
     checks.one_of(name, studies.ORDER, what="study")
-    module = f"normkit.lab.studies.{name.replace('-', '_')}"
+    module = _module(name)
     found: Study = importlib.import_module(module).STUDY
     return replace(found, module=module)
+
+
+def _module(study: str) -> str:
+    return f"normkit.lab.studies.{study.replace('-', '_')}"
+
+
+@cache
+def _source(module: str) -> str:
+    """Of a study, and of what it takes from others."""
+    names = {getattr(item, "__module__", None) for item in vars(importlib.import_module(module)).values()}
+    package, own = module.rpartition(".")[0], __name__
+    files = sorted({module} | {n for n in names if n and n.startswith(f"{package}.") and n != own})
+    return "".join((pkgutil.get_data(package, f"{f.rpartition('.')[2]}.py") or b"").decode() for f in files)
 
 
 def _short(value: Any) -> Any:

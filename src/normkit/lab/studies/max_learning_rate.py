@@ -2,22 +2,29 @@
 
 Question: Up to which learning rate does each placement train, without warm-up?
 
-Hypothesis: Pre-LN's largest stable learning rate is at least three times Post-LN's; and any norm stands
-at least three times what a network without norms does.
+Hypothesis: Pre-LN's largest stable learning rate is at least three times Post-LN's, and at least three
+times that of a network without norms.
 
-Method: Byte-level language model of 6 layers on the source of Python's standard library, 100 steps, four
-learning rates from 1e-3 to 3e-2. Largest stable: the largest learning rate whose loss gets at least half-
-way from a blind guess to the arm's own best.
+Method: Byte-level language model of 6 layers on the source of Python's standard library, 100 steps,
+learning rates from 3e-4 to 1e-1, each placement from below its best one to where it fails, in steps of
+about three. Largest stable: the largest learning rate whose loss gets at least half- way from a blind
+guess to the arm's own best.
 
-Refuted if: the ratio of Pre-LN to Post-LN is below three.
+Refuted if: the ratio of Pre-LN to Post-LN, or to no norm, is below three.
 """
 
 from __future__ import annotations
 
 from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
-RATES = [1e-3, 3e-3, 1e-2, 3e-2]
 COMMON = {"task": "text", "norm": "layer"}
+RATES = {
+    "post": [3e-4, 1e-3, 3e-3, 1e-2],
+    "pre": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
+    "peri": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
+    "deepnorm": [1e-3, 3e-3, 1e-2],
+    "none": [1e-3, 3e-3, 1e-2, 3e-2],
+}
 
 
 def max_stable(rows: Rows, **arm: object) -> float:
@@ -31,9 +38,15 @@ def max_stable(rows: Rows, **arm: object) -> float:
 
 STUDY = Study(
     claims=(7, 19, 72),
-    runs=trained(**COMMON, placement=["post", "pre", "peri", "deepnorm", "none"], lr=RATES, steps=100),
+    runs=sum((trained(**COMMON, placement=p, lr=rates, steps=100) for p, rates in RATES.items()), ()),
     quick_runs=trained(
-        **COMMON, placement=["post", "pre", "none"], lr=[1e-3, 1e-2], steps=6, depth=1, width=16, batch_size=4
+        **COMMON,
+        placement=["post", "pre", "deepnorm", "none"],
+        lr=[1e-3, 1e-2],
+        steps=6,
+        depth=1,
+        width=16,
+        batch_size=4,
     ),
     rules=(
         Rule(
@@ -42,6 +55,7 @@ STUDY = Study(
             lambda r: max_stable(r, placement="pre") / max_stable(r, placement="post"),
             above=2.99,
             unit="times",
+            log=True,
         ),
         Rule(
             "norm-none",
@@ -49,13 +63,23 @@ STUDY = Study(
             lambda r: max_stable(r, placement="pre") / max_stable(r, placement="none"),
             above=2.99,
             unit="times",
+            log=True,
         ),
         Rule(
-            "post-dead",
-            "Post-LN is dead at 1e-2, within 0.05 nats of a blind guess",
-            lambda r: r.where(placement="post")[0]["plateau"] - r.get("loss", placement="post", lr=1e-2),
-            below=0.05,
-            unit="nats below",
+            "post-behind",
+            "After 100 steps Post-LN is at least 0.1 nats behind Pre-LN, each at its best",
+            lambda r: r.lowest("loss", placement="post") - r.lowest("loss", placement="pre"),
+            above=0.1,
+            unit="nats",
+            aside=True,
+        ),
+        Rule(
+            "deepnorm-ahead",
+            "After 100 steps DeepNorm is at least 0.1 nats ahead of Pre-LN, each at its best",
+            lambda r: r.lowest("loss", placement="pre") - r.lowest("loss", placement="deepnorm"),
+            above=0.1,
+            unit="nats",
+            aside=True,
         ),
     ),
     plots=(

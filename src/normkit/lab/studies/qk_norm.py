@@ -7,10 +7,10 @@ Hypothesis: Without QK-norm the largest logit is at least ten times as large. Th
 never larger than its values.
 
 Method: Byte-level language model of 6 layers, Pre-LN, learning rate 3e-2, 120 steps. The largest q·k /
-sqrt(D) over all layers, heads and held-out tokens. In the untrained model: largest number of the output
-of attention over that of its values, and ratio of their spreads.
+sqrt(D) over all layers, heads and held-out tokens. Largest number of the output of attention over that of
+its values in the model so trained; and, untrained, the ratio of their spreads.
 
-Refuted if: the ratio of the largest logits is below ten.
+Refuted if: the ratio of the largest logits is below ten, or the output is larger than the values.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(cell: Mapping[str, Any]) -> dict[str, float]:
     after = _look(training.model, task)
     return {
         "logit": after.logit,
-        "output": before.output,
+        "output": after.output,
         "spread": before.spread,
         "loss": training.evaluate(),
     }
@@ -90,6 +90,7 @@ STUDY = Study(
             lambda r: r.get("logit", qk_norm=False) / r.get("logit", qk_norm=True),
             above=10,
             unit="times",
+            log=True,
         ),
         Rule(
             "output",
@@ -104,6 +105,7 @@ STUDY = Study(
             lambda r: r.get("spread", qk_norm=False),
             below=0.9,
             unit="of their spread",
+            aside=True,
         ),
     ),
     plots=(

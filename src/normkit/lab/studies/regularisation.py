@@ -4,9 +4,10 @@ Question: Is the gap between training and test error smaller with a norm than wi
 
 Hypothesis: With LayerNorm it is smaller by at least half a point than without any norm.
 
-Method: An MLP of 3 residual layers on 1,437 digits, trained for 600 steps of 32 rows, which is 13 passes;
-each norm at the best of two learning rates, by test error. Gap: error on 360 unseen images minus error on
-those it was trained on.
+Method: An MLP of 3 residual layers on 1,437 digits, trained for 600 steps of 32 rows, which is 13 passes,
+with a falling learning rate; for each norm the one that was the best of four with six other seeds, so
+that it is not chosen by the errors that count. Gap: error on 360 unseen images minus error on those it
+was trained on.
 
 Refuted if: LayerNorm's gap is not at least half a point smaller.
 """
@@ -15,20 +16,23 @@ from __future__ import annotations
 
 from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
-COMMON = {"task": "digits", "placement": "pre", "batch_size": 32}
+COMMON = {"task": "digits", "placement": "pre", "batch_size": 32, "schedule": "cosine"}
+
+
+RATES = {"none": 1e-2, "layer": 1e-2, "batch": 1e-3, "rms": 3e-3}
 
 
 def _gap(rows: Rows, norm: str) -> float:
-    best = min(rows.where(norm=norm), key=lambda row: row["error"])
-    return float(best["error"] - best["training_error"])
+    return rows.get("error", norm=norm) - rows.get("training_error", norm=norm)
 
 
 STUDY = Study(
     claims=(9, 65),
-    runs=trained(
-        **COMMON, norm=["none", "layer", "batch", "rms"], lr=[1e-3, 3e-3], depth=3, width=64, steps=600
+    runs=sum((trained(**COMMON, norm=n, lr=lr, depth=3, width=64, steps=600) for n, lr in RATES.items()), ()),
+    quick_runs=sum(
+        (trained(**COMMON, norm=n, lr=lr, depth=1, width=16, steps=20) for n, lr in RATES.items()), ()
     ),
-    quick_runs=trained(**COMMON, norm=["none", "layer"], lr=[1e-3], depth=1, width=16, steps=20),
+    seeds=24,
     rules=(
         Rule(
             "gap",
@@ -37,18 +41,25 @@ STUDY = Study(
             above=0.5,
             unit="points",
         ),
+        Rule(
+            "batch",
+            "BatchNorm narrows it by at least half a point",
+            lambda r: _gap(r, "none") - _gap(r, "batch"),
+            above=0.5,
+            unit="points",
+            aside=True,
+        ),
     ),
     plots=(
         Plot(
             "norm",
             "error",
-            "lr",
-            "Error on unseen digits. The gap is this minus the error on the training images, which is near "
-            "0 for all.",
+            None,
+            "Error on unseen digits; that on the training images is near 0 with a norm, so this is the gap.",
             kind="bar",
             y_title="test error, %",
         ),
     ),
-    limits="One small data set. A regulariser that acts only where training is long and data are many "
-    "would not show.",
+    limits="One small data set and one split of it. A regulariser that acts only where training is "
+    "long and data are many would not show.",
 )

@@ -8,7 +8,7 @@ and on (batch, length, features) it keeps statistics for every position. Its rul
 right.
 
 Method: The code of the note, trained for one batch of four rows and looked at from outside. And the gap
-between training and evaluation mode of torch's own layer, after 10 and after 100 batches of 8 rows.
+between training and evaluation mode of a right one, after 10 and after 100 batches of 8 rows.
 
 Refuted if: one of the five does not show, or the running mean differs from torch's.
 """
@@ -99,7 +99,7 @@ def _gap(batches: int) -> float:
 
 
 STUDY = Study(
-    claims=(13, 87, 88, 89),
+    claims=(88, 89),
     cells=grid(what=[*WHAT, "gap after 10 batches", "gap after 100 batches"]),
     measure=run,
     rules=(
@@ -139,6 +139,7 @@ STUDY = Study(
             lambda r: r.get("value", what="gap after 100 batches"),
             above=0.05,
             unit="of the output",
+            aside=True,
         ),
     ),
     plots=(

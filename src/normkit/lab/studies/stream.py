@@ -1,13 +1,16 @@
 """Is LayerNorm immune to data that change?
 
 Question: Half-way through training all inputs grow five-fold, or one of them does, or all get a constant
-added. Does a network with LayerNorm end as good as it was before?
+added. Does a network with LayerNorm end as good as if nothing had happened?
 
-Hypothesis: It does, whatever the change: the loss at the end is at most 1.1 times that before the change.
+Hypothesis: It does, whatever the change: the loss at the end is at most 1.1 times that of the same
+network whose inputs never changed.
 
 Method: Regression on the answers of a fixed random network to 16 features, two residual layers, the
-answers being those to the unchanged inputs; LayerNorm, BatchNorm and no norm, 400 steps, the change at
-step 200. Loss on held-out rows of the world as it is then, before the change and at the end.
+answers being those to the unchanged inputs; LayerNorm, BatchNorm and no norm, 600 steps, the change at
+step 300. Loss at the end on held-out rows of the world as it is then, over that of a network with the
+same seed and no change. (Not over its own loss before the change: it is still learning then, and ends
+better than it was even where the change has hurt it.)
 
 Refuted if: for one of the three changes the ratio is above 1.1.
 """
@@ -20,38 +23,55 @@ COMMON = {
     "task": "stream",
     "placement": "pre",
     "norm": ["layer", "batch", "none"],
-    "jump": ["scale", "feature", "shift"],
+    "jump": ["none", "scale", "feature", "shift"],
 }
 
 
 def _ratio(rows: Rows, jump: str, norm: str = "layer") -> float:
-    (found,) = rows.where(jump=jump, norm=norm)
-    before = [loss for step, loss in found["held_out"] if 2 * step < found["steps"]][-1]
-    return float(found["held_out"][-1][1] / before)
+    changed, steady = (rows.get("final_loss", norm=norm, jump=which) for which in (jump, "none"))
+    return changed / steady
 
+
+UNIT = "of the loss without a change"
 
 STUDY = Study(
-    claims=(56, 57),
+    claims=(57,),
     runs=trained(**COMMON, lr=3e-3, steps=600, depth=2, width=64, batch_size=32),
     quick_runs=trained(**COMMON, lr=3e-3, steps=20, depth=1, width=16, batch_size=8),
-    keep=("held_out",),
+    seeds=8,
     rules=(
         Rule(
             "scale",
-            "After a change of scale LayerNorm ends as good as before",
+            "When all inputs grow, LayerNorm ends as good as without",
             lambda r: _ratio(r, "scale"),
             below=1.1,
-            unit="of the loss before",
+            unit=UNIT,
+            log=True,
         ),
         Rule(
             "feature",
-            "After one feature has grown, too",
+            "When one input grows, too",
             lambda r: _ratio(r, "feature"),
             below=1.1,
-            unit="of the loss before",
+            unit=UNIT,
+            log=True,
         ),
         Rule(
-            "shift", "After a shift, too", lambda r: _ratio(r, "shift"), below=1.1, unit="of the loss before"
+            "shift",
+            "When all inputs shift, too",
+            lambda r: _ratio(r, "shift"),
+            below=1.1,
+            unit=UNIT,
+            log=True,
+        ),
+        Rule(
+            "batch-shift",
+            "When all inputs shift, BatchNorm ends as good as without",
+            lambda r: _ratio(r, "shift", "batch"),
+            below=1.1,
+            unit=UNIT,
+            log=True,
+            aside=True,
         ),
     ),
     plots=(
@@ -59,7 +79,7 @@ STUDY = Study(
             "jump",
             "final_loss",
             "norm",
-            "Held-out loss at the end, 1 being a blind guess. Compare the norms for each kind of change.",
+            "Held-out loss at the end, 1 being a blind guess. Compare each change with none.",
             kind="bar",
             x_title="what has changed",
             y_title="loss at the end",

@@ -4,68 +4,73 @@ Question: On images, in the same conv net, which norm gives the lowest error, an
 channels of a pixel harm? Is BatchNorm more robust to noise, and does it break the residual stream when it
 stands on the sum?
 
-Hypothesis: BatchNorm is better than LayerNorm, by more than half a point of error; LayerNorm still learns
-the task, to less than 10 % error. Noise costs BatchNorm at least a point less. BatchNorm on the sum, as
-Post-LN has it, learns to less than 10 % error, too.
+Hypothesis: BatchNorm is better than LayerNorm, by more than half a point of error. LayerNorm over the
+channels of a pixel costs less than a point against no norm at all. Noise costs BatchNorm at least a point
+less than LayerNorm. BatchNorm on the sum, as Post-LN has it, costs less than a point against BatchNorm
+before the sublayer.
 
 Method: scikit-learn's digits, a residual conv net of 16 channels, norm before each sublayer (and once
-BatchNorm after the sum), 32 rows, 400 steps, each arm at the best of three learning rates. Noise: a
-spread of a quarter of the range from black to white, added to unseen images.
+BatchNorm after the sum), 32 rows, 400 steps with a falling learning rate; for each arm the one that was
+the best of three or more with four other seeds, so that it is not chosen by the errors that count. Noise:
+a spread of a quarter of the range from black to white, added to unseen images.
 
-Refuted if: BatchNorm's error is not at least half a point lower, LayerNorm's is 10 % or more, noise does
-not cost BatchNorm a point less, or BatchNorm after the sum has 10 % or more.
+Refuted if: one of the four is not so.
 """
 
 from __future__ import annotations
 
 from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
-COMMON = {"task": "digits", "network": "conv", "batch_size": 32}
-RATES = [3e-3, 1e-2, 3e-2]
+COMMON = {"task": "digits", "network": "conv", "batch_size": 32, "schedule": "cosine"}
+# Norm and placement -> learning rate
+RATES = {
+    ("batch", "pre"): 1e-2,
+    ("layer", "pre"): 3e-3,
+    ("group", "pre"): 1e-2,
+    ("none", "pre"): 1e-2,
+    ("batch", "post"): 1e-2,
+}
 
 
-def _best(rows: Rows, norm: str) -> float:
-    return rows.lowest("error", norm=norm, placement="pre")
+def _error(rows: Rows, norm: str, placement: str = "pre") -> float:
+    return rows.get("error", norm=norm, placement=placement)
 
 
 def _noise(rows: Rows, norm: str) -> float:
-    """By how much noise raises the error of the best run."""
-    best = min(rows.where(norm=norm, placement="pre"), key=lambda row: row["error"])
-    return float(best["noisy_error"] - best["error"])
+    """By how much noise raises the error."""
+    return rows.get("noisy_error", norm=norm, placement="pre") - _error(rows, norm)
 
-
-ARMS = {"placement": "pre", "norm": ["batch", "layer", "group", "instance", "none"]}
 
 STUDY = Study(
     claims=(24, 36, 40, 41, 42),
-    runs=trained(**COMMON, **ARMS, lr=RATES, depth=2, width=16, steps=400)
-    + trained(**COMMON, placement="post", norm="batch", lr=RATES, depth=2, width=16, steps=400),
-    quick_runs=trained(**COMMON, **ARMS, lr=1e-2, depth=1, width=8, steps=20)
-    + trained(**COMMON, placement="post", norm="batch", lr=1e-2, depth=1, width=8, steps=20),
+    runs=sum(
+        (
+            trained(**COMMON, norm=n, placement=p, lr=lr, depth=2, width=16, steps=400)
+            for (n, p), lr in RATES.items()
+        ),
+        (),
+    ),
+    quick_runs=sum(
+        (
+            trained(**COMMON, norm=n, placement=p, lr=lr, depth=1, width=8, steps=20)
+            for (n, p), lr in RATES.items()
+        ),
+        (),
+    ),
+    seeds=12,
     rules=(
         Rule(
             "better",
             "BatchNorm's error is more than half a point below LayerNorm's",
-            lambda r: (
-                r.lowest("error", norm="layer", placement="pre")
-                - r.lowest("error", norm="batch", placement="pre")
-            ),
+            lambda r: _error(r, "layer") - _error(r, "batch"),
             above=0.5,
             unit="points",
         ),
         Rule(
-            "learns",
-            "LayerNorm over the channels of a pixel learns to less than 10 % error",
-            lambda r: _best(r, "layer"),
-            below=10,
-            unit="%",
-        ),
-        Rule(
-            "gain",
-            "A norm lowers the error by one to three points",
-            lambda r: _best(r, "none") - _best(r, "batch"),
-            1,
-            3,
+            "harm",
+            "LayerNorm over the channels of a pixel costs less than a point against no norm",
+            lambda r: _error(r, "layer") - _error(r, "none"),
+            below=1,
             unit="points",
         ),
         Rule(
@@ -77,23 +82,38 @@ STUDY = Study(
         ),
         Rule(
             "sum",
-            "BatchNorm after the residual sum learns to less than 10 % error",
-            lambda r: r.lowest("error", norm="batch", placement="post"),
-            below=10,
-            unit="%",
+            "BatchNorm on the residual sum costs less than a point against BatchNorm before the sublayer",
+            lambda r: _error(r, "batch", "post") - _error(r, "batch"),
+            below=1,
+            unit="points",
+        ),
+        Rule(
+            "gain",
+            "LayerNorm lowers the error by one to three points",
+            lambda r: _error(r, "none") - _error(r, "layer"),
+            1,
+            3,
+            unit="points",
+            aside=True,
         ),
     ),
     plots=(
         Plot(
-            "lr",
-            "error",
             "norm",
-            "Error on unseen digits against the learning rate. Lower is better.",
-            where={"placement": "pre"},
-            log_x=True,
-            x_title="learning rate",
+            "error",
+            "placement",
+            "Error on unseen digits. Lower is better.",
+            kind="bar",
             y_title="error, %",
         ),
+        Plot(
+            "norm",
+            "noisy_error",
+            "placement",
+            "The same digits with noise added.",
+            kind="bar",
+            y_title="error with noise, %",
+        ),
     ),
-    limits="Small images and a small net: this says little about ImageNet.",
+    limits="Small images, a small net and one split of the data: this says little about ImageNet.",
 )
