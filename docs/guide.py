@@ -3,53 +3,53 @@
     python docs/guide.py
 
 A sentence is chosen by the verdict of its rule on the committed rows, and its number is the measured one.
-What no rule decides is not said.
+What no rule decides is said to be open, at the end.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from normkit.lab.studies.base import Effect
 from normkit.lab.studying import StudyResult, committed
 
 HERE = Path(__file__).parent
 
-# Heading -> (rule, what to say if it is supported, if it is not). Inconclusive rules are said to be so.
+# Heading -> (rule, what to say if it is supported, if it is not). {effect} is what was measured with its 95 %
+# interval; {less} is the same with the other sign.
 GUIDE: dict[str, list[tuple[str, str, str]]] = {
     "Which norm?": [
         (
             "rms-against-ln.gap",
-            "In a Transformer take RMSNorm or LayerNorm, as you like: their losses differ by {effect}.",
-            "In a Transformer LayerNorm and RMSNorm do not learn alike: their losses differ by {effect}.",
+            "In a Transformer take LayerNorm or RMSNorm, as you like: the loss with RMSNorm is higher by "
+            "{effect}.",
+            "In a Transformer LayerNorm and RMSNorm do not learn alike: RMSNorm's loss is higher by "
+            "{effect}.",
         ),
         (
             "rms-against-ln.ours",
-            "RMSNorm is the cheaper one with kernels made for it ({effect}).",
-            "RMSNorm is not cheaper than LayerNorm even with kernels made for it ({effect}).",
+            "RMSNorm is the cheaper one with kernels made for it: it takes {effect}.",
+            "RMSNorm is not 5 % cheaper than LayerNorm even with kernels made for it: it takes {effect}.",
         ),
         (
             "rms-against-ln.torchs",
-            "With torch's own on a CPU it is cheaper, too ({effect}).",
-            "With torch's own on a CPU it is not cheaper ({effect}).",
+            "With torch's own on a CPU RMSNorm is not cheaper: it takes {effect}.",
+            "With torch's own on a CPU RMSNorm is cheaper: it takes {effect}.",
         ),
         (
             "rms-against-ln.fold",
-            "A trained Pre-LN model can be rewritten with RMSNorm exactly.",
+            "A trained Pre-LN model can be rewritten with RMSNorm exactly, so the choice can wait.",
             "A trained Pre-LN model cannot be rewritten with RMSNorm exactly.",
         ),
         (
-            "batch-size.mlp-batch",
-            "Avoid BatchNorm where few numbers share a mean: from 32 rows to 2 an MLP loses {effect}.",
-            "BatchNorm stood batches of 2 rows in an MLP: it lost {effect}.",
-        ),
-        (
-            "batch-size.conv-batch",
-            "In a conv net, where every pixel counts, it stands small batches ({effect}).",
-            "In a conv net it suffers from small batches as well ({effect}).",
+            "batch-norm-in-text.behind",
+            "Leave BatchNorm out of language models: trained for a while it is behind LayerNorm by {effect}.",
+            "BatchNorm is hardly behind LayerNorm in a small language model, by {effect}.",
         ),
         (
             "padding-and-causality.leak",
-            "Never use BatchNorm in a causal model: in training it shows the future ({effect}).",
+            "In a causal model BatchNorm also shows the future while it trains: with 128 tokens in a batch, "
+            "logits move by {effect} when a later token changes.",
             "BatchNorm did not show the future to a causal model ({effect}).",
         ),
         (
@@ -59,25 +59,76 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "vision.better",
-            "For images in a conv net BatchNorm is better than LayerNorm, by {effect} of error.",
+            "For images in a conv net take BatchNorm: its error is lower than LayerNorm's by {effect}.",
             "For small images in a conv net BatchNorm is not half a point better than LayerNorm ({effect}).",
         ),
         (
-            "norm-free.dyt",
-            "DyT can take the place of the norm ({effect} behind).",
-            "Do not expect DyT to take the place of the norm as it is: {effect} behind.",
+            "vision.noise",
+            "Where noise is to be expected BatchNorm loses less than LayerNorm, by {effect}.",
+            "Do not count on BatchNorm where the inputs may become noisy: noise costs it more than "
+            "LayerNorm, by "
+            "{less}.",
+        ),
+        (
+            "batch-size.mlp-batch",
+            "Avoid BatchNorm where two numbers share a mean: from 32 rows to 2 the error of an MLP rises by "
+            "{effect}.",
+            "BatchNorm stood batches of 2 rows in an MLP: its error rose by {effect}.",
+        ),
+        (
+            "batch-size.mlp-four",
+            "With four rows it still does: by {effect}.",
+            "Four rows are enough: from 32 rows to 4 it rises by {effect}.",
+        ),
+        (
+            "batch-size.conv-batch",
+            "In a conv net, where every pixel counts, it stands even two images: the error rises by "
+            "{effect}.",
+            "In a conv net it suffers from small batches as well: the error rises by {effect}.",
+        ),
+        (
+            "norm-free.dyt-learns",
+            "If you try DyT, bring the stream to a spread of 1 first: it does not scale small inputs up, "
+            "and with "
+            "an embedding of 0.02 it learns nothing in 100 steps. So it gets further by {effect}.",
+            "DyT does not need a stream of spread 1 ({effect}).",
+        ),
+        (
+            "norm-free.dyt-scaled",
+            "Then it is as good as LayerNorm: {effect} behind.",
+            "Even then it starts more slowly than LayerNorm: after 100 steps it is behind by {effect}.",
         ),
     ],
     "Where?": [
         (
             "max-learning-rate.pre-post",
-            "Take Pre-LN rather than Post-LN if you would rather not tune: it stands {effect} its rate.",
-            "Pre-LN stands no larger learning rate than Post-LN ({effect}).",
+            "Take Pre-LN rather than Post-LN if you would rather not tune: without warm-up it stands "
+            "{effect} "
+            "the learning rate.",
+            "Pre-LN does not stand three times the learning rate of Post-LN ({effect}).",
+        ),
+        (
+            "max-learning-rate.norm-none",
+            "Against no norm at all it stands {effect} the learning rate.",
+            "Against no norm at all it does not stand three times the learning rate ({effect}).",
+        ),
+        (
+            "max-learning-rate.deepnorm-ahead",
+            "For a quick start take DeepNorm: after 100 steps it is ahead of Pre-LN by {effect}.",
+            "DeepNorm starts no faster than Pre-LN ({effect}).",
+        ),
+        (
+            "depth-rescue.deepnorm",
+            "Take it as well for a deep stack with norms on the sum: without warm-up 12 layers get "
+            "{effect}, where "
+            "Post-LN learns nothing.",
+            "DeepNorm did not rescue 12 layers ({effect}).",
         ),
         (
             "warm-up.post",
             "With Post-LN use a warm-up: it then stands {effect} the learning rate.",
-            "A short warm-up does not give Post-LN three times the learning rate ({effect}).",
+            "With Post-LN a warm-up helps less than is said: it stands {effect} the learning rate, not "
+            "three.",
         ),
         (
             "warm-up.pre",
@@ -85,74 +136,93 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
             "Pre-LN's best loss moves with a warm-up, too, by {effect}.",
         ),
         (
-            "depth-rescue.deepnorm",
-            "For a deep stack with norms on the sum take DeepNorm: 12 layers get {effect}, without warm-up.",
-            "DeepNorm did not rescue 12 layers ({effect}).",
-        ),
-        (
             "post-ln-quality.post",
             "If you can train long, with a warm-up, Post-LN ends lower than Pre-LN, by {effect}.",
-            "That Post-LN is better in the end was not seen: Pre-LN is {effect} behind it.",
+            "Do not take Post-LN for its final quality before you have seen it on your data: here Pre-LN "
+            "ended "
+            "lower, by {less}.",
         ),
         (
             "useful-depth.pre",
-            "Late layers of Pre-LN do little: leaving one out costs {effect}.",
-            "Late layers of Pre-LN do their part in a 12-layer model: leaving one out costs {effect}.",
+            "Do not expect much of the late layers of a Pre-LN stack that is young: what is lost without "
+            "one of "
+            "them is {effect}.",
+            "Late layers of Pre-LN do their part: what is lost without one is {effect}.",
+        ),
+        (
+            "useful-depth.lns",
+            "LayerNorm Scaling raises it by {effect}.",
+            "LayerNorm Scaling does not raise that by a tenth ({effect}).",
         ),
         (
             "qk-norm.logit",
-            "Normalise queries and keys if logits of attention grow: they are {effect} smaller.",
+            "Normalise queries and keys if logits of attention grow: at a learning rate that is too "
+            "large they are "
+            "{effect} larger without.",
             "Normalising queries and keys did not make logits ten times smaller ({effect}).",
         ),
     ],
     "How?": [
         (
             "numerics.one-pass",
-            "Never compute a variance as mean(x²) - mean(x)² in float32: at a mean of 1,000 it is {effect} "
-            "as wrong.",
+            "Never compute a variance as mean(x²) - mean(x)² in float32: at a mean of 1,000 the output is "
+            "{effect} as wrong.",
             "The one-pass variance is good enough in float32 ({effect}).",
         ),
         (
             "bias-and-gain.redundant",
             "Leave out the bias of a linear layer before LayerNorm: it changes {effect}.",
-            "Keep the bias of a linear layer before LayerNorm: it changes {effect}.",
+            "A bias before LayerNorm is not redundant, as it is before BatchNorm: even a new one changes "
+            "{effect}.",
         ),
         (
             "expressivity.needed",
-            "Keep gain and bias: without them the loss is {effect} higher.",
-            "Gain and bias are not needed in Pre-LN: without them the loss changes by {effect}.",
+            "Keep gain and bias: without them the loss is higher by {effect}.",
+            "For the start of training gain and bias of a Pre-LN are not needed: without them the loss "
+            "after 100 "
+            "steps is higher by {effect}.",
         ),
         (
             "stream.scale",
-            "Inputs that grow all together do not hurt a network with LayerNorm ({effect}).",
-            "Inputs that grow all together hurt a network with LayerNorm ({effect}).",
+            "Inputs that grow all together do not hurt a network with LayerNorm: it ends with {effect}.",
+            "Inputs that grow all together hurt a network with LayerNorm: it ends with {effect}.",
         ),
         (
             "stream.shift",
-            "Nor do inputs that shift ({effect}).",
-            "Inputs that shift do: normalise your data all the same ({effect}).",
+            "Nor do inputs that shift: {effect}.",
+            "Inputs that shift do hurt it, so normalise your data all the same: it ends with {effect}.",
+        ),
+        (
+            "regularisation.gap",
+            "A norm also narrows the gap between training and test error: LayerNorm by {effect}.",
+            "Do not take LayerNorm for a regulariser: it narrows the gap between training and test error by "
+            "{effect}.",
         ),
         (
             "cost.share-ours",
-            "Do not choose a norm by its cost: it takes {effect}.",
+            "Do not choose a norm by its cost: in training ours takes {effect}.",
             "The norm is a large part of a training step: {effect}.",
+        ),
+        (
+            "cost.share-torch",
+            "torch's takes {effect} in the same small model, where a call costs more than its numbers.",
+            "torch's takes {effect}.",
         ),
     ],
 }
 
 
-def sentence(rule: str, yes: str, no: str, results: dict[str, StudyResult]) -> str:
-    """The one that the verdict chooses, with its number and its evidence."""
+def evidence(rule: str, results: dict[str, StudyResult]) -> tuple[str, str, Effect, str]:
+    """What the rule says, its verdict, what was measured, and its unit."""
     name, _, which = rule.partition(".")
-    result = results[name]
-    ruling = result.rulings[which]
-    unit = next(r.unit for r in result.study.rules if r.name == which)
-    effect = f"{ruling.effect} {unit}".strip()
-    text = {"supported": yes, "not supported": no}.get(ruling.verdict)
-    if text is None:
-        says = next(r.says for r in result.study.rules if r.name == which)
-        text = f"Not decided, because the seeds disagree ({effect}): “{says}”."
-    return f"- {text.format(effect=effect)} [{rule}](../results/{name}.json)"
+    found = next(r for r in results[name].study.rules if r.name == which)
+    ruling = results[name].rulings[which]
+    return found.says, ruling.verdict, ruling.effect, found.unit
+
+
+def turned(effect: Effect) -> Effect:
+    low, high = (None if end is None else -end for end in (effect.high, effect.low))
+    return Effect(-effect.mean, low, high)
 
 
 def guide() -> str:
@@ -162,15 +232,26 @@ def guide() -> str:
         "# Which norm should I use, and where?",
         "",
         "Written by docs/guide.py from the committed results of the studies: each sentence is chosen by the",
-        "verdict of the rule behind it, and links to its rows. `normkit study NAME` repeats it, and",
-        "`normkit study --ledger` has the 89 claims. All was measured with models of some 300,000 weights on",
-        "two cores; what that cannot show is said in each study.",
+        "verdict of the rule behind it, and links to its rows. In brackets: the 95 % interval over seeds.",
+        "`normkit study NAME` repeats it, and `normkit study --ledger` has the 89 claims. All was "
+        "measured with",
+        "models of some 300,000 weights on two cores; what that cannot show is said in each study.",
         "",
         "For your own data, do not believe this page: `normkit compare --data …` measures it.",
     ]
+    undecided = []
     for heading, sentences in GUIDE.items():
         lines += ["", f"## {heading}", ""]
-        lines += [sentence(*parts, results) for parts in sentences]
+        for rule, yes, no in sentences:
+            says, verdict, effect, unit = evidence(rule, results)
+            link = f"[{rule}](../results/{rule.partition('.')[0]}.json)"
+            if verdict == "inconclusive":
+                undecided.append(f"- “{says}”: {effect.say(unit)}. {link}")
+                continue
+            text = yes if verdict == "supported" else no
+            lines.append(f"- {text.format(effect=effect.say(unit), less=turned(effect).say(unit))} {link}")
+    if undecided:
+        lines += ["", "## What could not be decided here", "", *undecided]
     lines += ["", f"Measured on {about['date']} with {about['code']}."]
     return "\n".join(lines) + "\n"
 

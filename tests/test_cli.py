@@ -49,8 +49,8 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
         "--shard",
     ],
     "study": [
-        *("--all", "--quick", "--verify", "--ledger", "--json", "--seeds", "--out", "--save", "--engine"),
-        *("--address", "--workers"),
+        *("--all", "--quick", "--verify", "--ledger", "--page", "--json", "--seeds", "--out", "--save"),
+        *("--engine", "--address", "--workers"),
     ],
     "report": ["--json", "--csv", "--parquet", "--tensorboard"],
     "info": ["--json"],

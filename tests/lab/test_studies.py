@@ -22,6 +22,7 @@ from normkit.lab.studies.base import (
     estimate,
     find_study,
 )
+from normkit.lab.studies.timing import take_turns
 from normkit.lab.studying import RESULTS, StudyResult, committed, study, verify
 
 ROOT = Path(__file__).parent.parent.parent
@@ -139,6 +140,26 @@ def test_rows_answer_precisely_or_not_at_all():
         rows.get("x")
     with pytest.raises(NormkitError, match="has 0 values"):
         rows.get("x", a=3)
+
+
+def test_a_best_learning_rate_at_the_edge_is_named():
+    def rows(norm, *losses):
+        rates = (1e-3, 3e-3, 1e-2)
+        return [
+            {"norm": norm, "depth": 6, "lr": lr, "loss": loss, "plateau": 3.0, "seed": 0}
+            for lr, loss in zip(rates, losses, strict=True)
+        ]
+
+    some = [*rows("layer", 2.5, 2.0, 2.2), *rows("rms", 2.5, 2.3, 2.1), *rows("dyt", 3.0, 3.0, 3.0)]
+    assert StudyResult(find_study("cost"), some, {}).edges == ["norm rms at 0.01"]
+
+
+def test_calls_take_turns():
+    order = []
+    found = take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, turns=3)
+    assert "".join(order) == "ab" * 5, "two turns to warm up"
+    assert set(found) == {"a", "b"}
+    assert min(found.values()) > 0
 
 
 def test_fewer_than_three_seeds_give_no_verdict(tmp_path):

@@ -84,6 +84,47 @@ def test_the_ledger_is_searched_and_filtered(page):
 
 
 @needs_browser
+def test_a_link_to_a_claim_that_is_filtered_out_shows_it(page):
+    page.select_option("#by-verdict", "false")
+    assert not page.locator("#claim-1").is_visible()
+    page.evaluate("location.hash = '#claim-1'")
+    page.wait_for_function("!document.getElementById('claim-1').hidden")
+    assert page.locator("#claims tbody tr:visible").count() == 89
+
+
+@needs_browser
+def test_every_rule_is_drawn_where_it_holds_and_what_was_measured(page):
+    for name, study in all_studies().items():
+        section = page.locator(f"section.study#{name}")
+        assert section.locator("svg.strip .holds").count() == len(study.rules)
+        assert section.locator("svg.strip .mean").count() == len(study.rules)
+
+
+@needs_browser
+def test_on_a_phone_the_verdict_of_a_rule_is_seen_without_scrolling(page):
+    page.set_viewport_size({"width": 390, "height": 900})
+    for mark in page.locator("section.study table.cards .mark").all():
+        box = mark.bounding_box()
+        assert box["x"] + box["width"] <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_rule_is_drawn_on_the_right_side_of_its_bound():
+    import re
+
+    from normkit.lab.page.strip import strip
+    from normkit.lab.studies.base import Rows, Rule
+
+    for values, inside in (([8.0, 9.0, 10.0], True), ([0.5, 0.6, 0.7], False)):
+        rule = Rule("some", "Above 2", lambda rows: rows[0]["value"], above=2.0, log=True)
+        svg = strip(rule, rule.judge({k: Rows([{"value": v}]) for k, v in enumerate(values)}))
+        bound = float(re.search(r'class="bound" x1="([\d.]+)"', svg)[1])
+        mean = float(re.search(r'class="mean" cx="([\d.]+)"', svg)[1])
+        assert (mean > bound) == inside
+        assert svg.count('class="seed"') == 3
+
+
+@needs_browser
 def test_it_teaches_with_drawings(page):
     assert page.locator("#axes svg rect").count() == 5 * 3 * 4 * 9
     assert page.locator("#placements svg").count() == 8

@@ -89,6 +89,29 @@ def test_one_large_feature_can_shout():
     assert F.layer_norm(x, (64,))[0].item() == pytest.approx(math.sqrt(63), rel=1e-6)
 
 
+def test_layer_norm_keeps_the_relative_gaps_between_features():
+    """It is an affine map of the vector: values come no closer together than they were."""
+    x = torch.tensor([1.0, 2.0, 4.0, 9.0], **DOUBLE)
+    y = F.layer_norm(x, (4,))
+    assert torch.allclose((y - y[0]) / (y[3] - y[0]), (x - x[0]) / (x[3] - x[0]))
+    tiny = F.layer_norm(0.01 * x, (4,), eps=0.0)
+    assert tiny[3] - tiny[0] > 0.01 * (x[3] - x[0]), "small gaps are widened"
+
+
+def test_eps_prevents_a_division_by_zero():
+    constant = torch.full((3, 5), 7.0)
+    assert F.layer_norm(constant, (5,)).tolist() == torch.zeros(3, 5).tolist()
+    assert F.layer_norm(constant, (5,), eps=0.0).isnan().all()
+
+
+def test_every_position_has_one_mean_and_one_deviation():
+    """Of shape (batch, length, 1), and they are what LayerNorm uses."""
+    x = torch.randn(2, 9, 6, **DOUBLE)
+    mean, std = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+    assert mean.shape == std.shape == (2, 9, 1)
+    assert torch.allclose(F.layer_norm(x, (6,)), (x - mean) / std)
+
+
 @pytest.mark.parametrize(("sigma", "std"), [(1.0, 1.0), (1e-2, 0.953), (1e-3, 0.302)])
 def test_eps_keeps_the_spread_below_one(sigma, std):
     x = torch.randn(100_000, **DOUBLE, generator=torch.Generator().manual_seed(0))

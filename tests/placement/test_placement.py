@@ -68,7 +68,11 @@ def test_an_encoder_and_its_decoder_have_numbers_of_their_own_in_deepnorm():
     assert sides("pre", 6, 12) == ("pre", "pre")
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms", "batch", "power", "scale", "dyt", "none"])
+def groups_of_two(dim):
+    return nk.GroupNorm(dim // 2, dim, axis=-1)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch", "power", "scale", "dyt", "none", groups_of_two])
 @pytest.mark.parametrize("name", ["pre", "post", "peri", "output"])
 def test_any_norm_goes_into_any_place(name, norm):
     block = Residual(nn.Linear(6, 6), 6, name, norm)

@@ -1,4 +1,4 @@
-"""What is seen of a sweep: bars in a terminal, a line for every finished run elsewhere."""
+"""What is seen of a sweep: bars in a terminal, a line for every finished run that took a while elsewhere."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Board:
         self.console, self.runs, self.quiet = console, runs, quiet
         self.finished, self.total = len(done), len(runs)
         self.best: tuple[float, Run | Cell] | None = None
+        self.alike = len({getattr(run, "task", None) for run in runs.values()}) == 1
         for key, outcome in done.items():
             self._judge(runs[key], outcome)
         self.bars: dict[str, TaskID] = {}
@@ -75,7 +76,8 @@ class Board:
             self.progress.remove_task(self.bars.pop(key))
         self.ended += run.last
         self._advance()
-        if not self.live and not self.quiet:
+        brief = isinstance(run, Cell) and outcome.status == "ok" and outcome.seconds < 1
+        if not self.live and not self.quiet and not brief:
             self.console.print(f"[{self.finished}/{self.total}] {run}: {_said(outcome)}", markup=False)
 
     def _advance(self) -> None:
@@ -85,7 +87,12 @@ class Board:
 
     def _judge(self, run: Run | Cell, outcome: Outcome) -> None:
         loss = outcome.final_loss
-        if loss is not None and not outcome.diverged and (self.best is None or loss < self.best[0]):
+        if (
+            self.alike
+            and loss is not None
+            and not outcome.diverged
+            and (self.best is None or loss < self.best[0])
+        ):
             self.best = loss, run
 
     def _state(self) -> str:
@@ -97,8 +104,8 @@ def _said(outcome: Outcome) -> str:
     if outcome.status == "failed":
         lines = (outcome.error or "").strip().splitlines()
         return f"failed: {lines[-1 if lines[0].startswith('Traceback') else 0]}"
-    loss = "no loss" if outcome.final_loss is None else f"loss {outcome.final_loss:.3f}"
-    return f"{loss}{STATUS[outcome.status]}, {outcome.seconds:.1f} s"
+    loss = "" if outcome.final_loss is None else f"loss {outcome.final_loss:.3f}"
+    return f"{loss}{STATUS[outcome.status]}, ".removeprefix(", ") + f"{outcome.seconds:.1f} s"
 
 
 def duration(seconds: float) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -31,6 +33,7 @@ __all__ = ["RESULTS", "StudyResult", "committed", "study", "verify"]
 
 RESULTS = Path(__file__).parent / "results"
 FOLDER = "runs/studies"
+_ARM = ("task", "norm", "placement", "network", "jump", "warmup", "batch_size", "depth", "steps")
 
 
 class StudyResult:
@@ -60,6 +63,28 @@ class StudyResult:
         if len({row["seed"] for row in self.rows}) < LEAST_SEEDS:
             return f"{INCONCLUSIVE}: fewer than {LEAST_SEEDS} seeds"
         return self.study.verdict(self.rulings)
+
+    @property
+    def edges(self) -> list[str]:
+        """The arms whose best learning rate is the smallest or the largest of several."""
+        arms: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in self.rows:
+            if "lr" in row and ("error" in row or "plateau" in row):
+                arm = tuple((name, row[name]) for name in _ARM if name in row)
+                # How good it is, where 0 is a blind guess.
+                arms[arm][row["lr"]].append(
+                    100 - row["error"] if "error" in row else row["plateau"] - row["loss"]
+                )
+        shared = set.intersection(*map(set, arms)) if arms else set()
+        found = []
+        for arm, rates in arms.items():
+            best = max(rates, key=lambda lr: fmean(rates[lr]))
+            if len(rates) > 1 and best in (min(rates), max(rates)) and fmean(rates[best]) > 0:
+                own = [
+                    f"{name.replace('_', ' ')} {value}" for name, value in arm if (name, value) not in shared
+                ]
+                found.append(f"{', '.join(own)} at {best:g}".strip())
+        return found
 
     @property
     def table(self) -> pandas.DataFrame:

@@ -86,5 +86,12 @@
       document.getElementById("count").textContent = `${shown} claims`;
     };
     for (const control of [search, note, verdict]) control.addEventListener("input", filter);
+    addEventListener("hashchange", () => {
+      const wanted = document.getElementById(location.hash.slice(1));
+      if (!wanted || !wanted.hidden) return;
+      search.value = note.value = verdict.value = "";
+      filter();
+      wanted.scrollIntoView();
+    });
   }
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
     }
     first = next(iter(results.values()))
     whole = set(results) == set(all_studies()) and not first.quick
+    claims = ledger(results) if whole else []
+    count = Counter(claim["verdict"] for claim in claims)
     drawings = [
         {
             "title": PLACEMENTS[name].title,
@@ -48,12 +51,15 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
         "quick": first.quick,
         "studies": [_study(result) for result in results.values()],
         "rules": sum(len(result.study.rules) for result in results.values()),
-        "claims": ledger(results) if whole else [],
+        "claims": claims,
+        "counts": {verdict: count[verdict] for verdict in VERDICTS if count[verdict]},
         "notes": list(NOTES.items()),
         "verdicts": VERDICTS,
         "books": markup(stack_of_books()),
         "placements": drawings if whole else [],
-        "command": "normkit study " + ("--all" if whole else " ".join(results)),
+        "command": " ".join(
+            ["normkit study", *(["--all"] if whole else results), *["--quick"] * first.quick]
+        ),
         "facts": _facts(first.about),
     }
     return fill("studies.html", values, figures)
@@ -91,6 +97,7 @@ def _study(result: StudyResult) -> dict[str, Any]:
         ],
         "cells": len(result.rows),
         "seeds": result.about["seeds"],
+        "edges": [] if result.quick else result.edges,
         "seconds": f"{result.about['seconds']:.0f}",
     }
 

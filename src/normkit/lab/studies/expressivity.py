@@ -49,7 +49,7 @@ STUDY = Study(
     claims=(22,),
     cells=({"what": "fold"},),
     measure=run,
-    seeds=8,
+    seeds=6,
     runs=trained(task="text", norm=["layer", PLAIN], placement="pre", lr=[1e-3, 3e-3, 1e-2], steps=100),
     quick_runs=trained(
         task="text",

@@ -7,7 +7,7 @@ times that of a network without norms.
 
 Method: Byte-level language model of 6 layers on the source of Python's standard library, 100 steps,
 learning rates from 3e-4 to 1e-1, each placement from below its best one to where it fails, in steps of
-about three. Largest stable: the largest learning rate whose loss gets at least half- way from a blind
+about three. Largest stable: the largest learning rate whose loss gets at least half-way from a blind
 guess to the arm's own best.
 
 Refuted if: the ratio of Pre-LN to Post-LN, or to no norm, is below three.
@@ -21,7 +21,7 @@ COMMON = {"task": "text", "norm": "layer"}
 RATES = {
     "post": [3e-4, 1e-3, 3e-3, 1e-2],
     "pre": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
-    "peri": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
+    "peri": [3e-3, 1e-2, 3e-2, 1e-1],
     "deepnorm": [1e-3, 3e-3, 1e-2],
     "none": [1e-3, 3e-3, 1e-2, 3e-2],
 }

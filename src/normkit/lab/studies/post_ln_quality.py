@@ -5,7 +5,7 @@ learning rate, and for as long as ten minutes allow, which of Pre-LN and Post-LN
 
 Hypothesis: Post-LN, by at least 0.02 nats.
 
-Method: Byte-level language model of 6 layers, 1,100 steps with a warm-up of 110 and a cosine schedule;
+Method: Byte-level language model of 6 layers, 1,000 steps with a warm-up of 100 and a cosine schedule;
 three learning rates for each placement. As many seeds and steps as ten minutes of two cores allow.
 
 Refuted if: Post-LN's best loss is not at least 0.02 nats below Pre-LN's.
@@ -19,8 +19,8 @@ COMMON = {"task": "text", "norm": "layer", "schedule": "cosine"}
 
 STUDY = Study(
     claims=(74,),
-    runs=trained(**COMMON, placement="post", lr=[1e-3, 2e-3, 4e-3], warmup=110, steps=1100)
-    + trained(**COMMON, placement="pre", lr=[1e-3, 3e-3, 1e-2], warmup=110, steps=1100),
+    runs=trained(**COMMON, placement="post", lr=[1e-3, 2e-3, 4e-3], warmup=100, steps=1000)
+    + trained(**COMMON, placement="pre", lr=[1e-3, 3e-3, 1e-2], warmup=100, steps=1000),
     quick_runs=trained(
         **COMMON, placement=["post", "pre"], lr=[1e-3], warmup=2, steps=6, depth=1, width=16, batch_size=4
     ),
@@ -47,7 +47,7 @@ STUDY = Study(
             "lr",
             "loss",
             "placement",
-            "Held-out loss after 1,100 steps with warm-up. Lower is better.",
+            "Held-out loss after 1,000 steps with warm-up. Lower is better.",
             log_x=True,
             x_title="learning rate",
             y_title="nats a byte",

@@ -57,7 +57,7 @@ STUDY = Study(
         ),
         (),
     ),
-    seeds=12,
+    seeds=10,
     rules=(
         Rule(
             "better",

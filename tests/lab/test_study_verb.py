@@ -1,0 +1,100 @@
+"""normkit study as a user types it."""
+
+import json
+
+import pytest
+from lab.test_verbs import run
+
+from normkit.lab.studies.base import Cell, all_studies
+from normkit.lab.studying import StudyResult, committed
+
+
+def test_without_a_name_it_lists_the_studies_and_their_verdicts(capsys):
+    code, out, err = run(capsys, "study")
+    assert (code, err) == (0, "")
+    assert all(name in out for name in all_studies())
+    rows = json.loads(run(capsys, "study", "--json")[1])
+    assert {row["name"]: row["verdict"] for row in rows} == {n: r.verdict for n, r in committed().items()}
+
+
+def test_a_study_shows_its_rules_and_saves_its_rows(capsys, tmp_path):
+    code, out, err = run(
+        capsys,
+        "study",
+        "invariances",
+        "--workers",
+        0,
+        "--out",
+        tmp_path / "runs",
+        "--save",
+        tmp_path / "rows",
+    )
+    assert (code, err) == (0, "")
+    assert "invariances: supported" in out
+    assert "All eighteen cells are as published  18 (every seed)" in out
+    assert f"page  {tmp_path / 'runs' / 'report.html'}" in out
+    assert StudyResult.load(tmp_path / "rows" / "invariances.json").verdict == "supported"
+
+
+def test_verify_measures_again_and_notices_a_change(capsys, monkeypatch):
+    monkeypatch.chdir("/")  # it writes nothing where it is
+    code, out, _ = run(capsys, "study", "invariances", "--verify", "--workers", 0)
+    assert code == 0
+    assert "All verdicts of 1 studies are as before." in out
+    honest = Cell.perform
+
+    def wrong(self):
+        outcome = honest(self)
+        outcome.metrics["matches"] = 0.0
+        return outcome
+
+    monkeypatch.setattr(Cell, "perform", wrong)
+    code, out, _ = run(capsys, "study", "invariances", "--verify", "--workers", 0)
+    assert code == 1
+    assert "invariances, table: not supported now, 0 (every seed); supported in the results" in out
+
+
+def test_the_ledger_is_shown_whole_or_for_a_study(capsys):
+    code, out, err = run(capsys, "study", "--ledger")
+    assert (code, err) == (0, "")
+    assert "[n] c [h w]" in " ".join(out.split()), "brackets are text, not colours"
+    rows = json.loads(run(capsys, "study", "--ledger", "--json")[1])
+    assert [row["number"] for row in rows] == list(range(1, 90))
+    few = json.loads(run(capsys, "study", "--ledger", "--json", "bias-and-gain")[1])
+    assert [row["number"] for row in few] == list(all_studies()["bias-and-gain"].claims)
+
+
+def test_the_page_of_the_committed_results_needs_no_run(capsys, tmp_path):
+    code, out, err = run(capsys, "study", "--page", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert out == f"page  {tmp_path / 'report.html'}\n"
+    assert "The ledger" in (tmp_path / "report.html").read_text()
+
+
+MISTAKES = {
+    "an unknown name": (["batchsize"], "did you mean 'batch-size'"),
+    "an unknown name beside --all": (["nosuch", "--all"], "got 'nosuch'"),
+    "names beside --all": (["cost", "--all"], "--all came with cost"),
+    "no seeds": (["cost", "--seeds", "0"], "seeds got 0"),
+    "a smoke run to be kept": (["cost", "--quick", "--save", "rows"], "--save came with --quick"),
+    "rows into a file": (["cost", "--save", "file"], "--save got file"),
+    "results into a file": (["cost", "--out", "file"], "file"),
+    "verify with fewer seeds": (["--verify", "--seeds", "1"], "--verify came with"),
+    "a smoke run of nothing": (["--quick"], "No study was named"),
+    "rows of nothing": (["--save", "rows"], "No study was named"),
+    "json of a run": (["cost", "--json"], "--json came with a run"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_clear_message_before_anything_is_run(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Cell, "perform", lambda self: pytest.fail("it runs"))
+    (tmp_path / "file").touch()
+    arguments, message = MISTAKES[name]
+    code, out, err = run(
+        capsys, "study", *arguments, *(["--workers", "0"] if "--verify" not in arguments else [])
+    )
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in out + err
