@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +41,10 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
         ticks = sorted({x for points in groups.values() for x in points if _above_zero(x)})
         figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if plot.log_y:
-        figure.update_yaxes(type="log", exponentformat="power", nticks=8)
+        decades = _decades([y for points in groups.values() for ys in points.values() for y in ys if y > 0])
+        figure.update_yaxes(
+            type="log", exponentformat="power", dtick="D2" if decades < 2 else math.ceil(decades / 8)
+        )
     return laid_out(figure, 380, showlegend=len(groups) > 1)
 
 
@@ -88,6 +92,10 @@ def _wrapped(value: Any) -> str:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return "<br>".join(lines)
+
+
+def _decades(values: Sequence[float]) -> float:
+    return math.log10(max(values) / min(values)) if values else 0.0
 
 
 def _above_zero(x: Any) -> bool:

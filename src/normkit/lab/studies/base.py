@@ -37,9 +37,8 @@ __all__ = [
 ]
 
 LEAST_SEEDS = 3
-FIRST_SEED = (
-    100  # those below are for trying things out: no rule was written with a look at those that decide
-)
+# Seeds below are for trying things out: no rule was written with a look at those that decide.
+FIRST_SEED = 200
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 PARTS = ("Question", "Hypothesis", "Method", "Refuted if")
 

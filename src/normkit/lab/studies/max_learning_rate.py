@@ -48,6 +48,7 @@ STUDY = Study(
         width=16,
         batch_size=4,
     ),
+    seeds=8,
     rules=(
         Rule(
             "pre-post",

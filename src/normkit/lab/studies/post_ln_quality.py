@@ -19,7 +19,7 @@ COMMON = {"task": "text", "norm": "layer", "schedule": "cosine"}
 
 STUDY = Study(
     claims=(74,),
-    runs=trained(**COMMON, placement="post", lr=[1e-3, 2e-3, 4e-3], warmup=100, steps=1000)
+    runs=trained(**COMMON, placement="post", lr=[5e-4, 1e-3, 2e-3], warmup=100, steps=1000)
     + trained(**COMMON, placement="pre", lr=[1e-3, 3e-3, 1e-2], warmup=100, steps=1000),
     quick_runs=trained(
         **COMMON, placement=["post", "pre"], lr=[1e-3], warmup=2, steps=6, depth=1, width=16, batch_size=4

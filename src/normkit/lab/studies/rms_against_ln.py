@@ -86,7 +86,7 @@ STUDY = Study(
     claims=(46,),
     cells=({"what": "fold"}, {"what": "time"}),
     measure=run,
-    seeds=8,
+    seeds=12,
     runs=trained(task="text", norm=["layer", "rms"], placement="pre", lr=[1e-3, 3e-3, 1e-2], steps=100),
     quick_runs=trained(
         task="text",

@@ -38,7 +38,7 @@ STUDY = Study(
     claims=(57,),
     runs=trained(**COMMON, lr=3e-3, steps=600, depth=2, width=64, batch_size=32),
     quick_runs=trained(**COMMON, lr=3e-3, steps=20, depth=1, width=16, batch_size=8),
-    seeds=8,
+    seeds=16,
     rules=(
         Rule(
             "scale",

@@ -39,7 +39,7 @@ STUDY = Study(
     + trained(**COMMON, placement="post", warmup=60, lr=[1e-3, 1.5e-3, 2e-3, 3e-3], steps=150)
     + trained(**COMMON, placement="pre", warmup=[0, 60], lr=[1e-3, 3e-3, 1e-2], steps=150),
     quick_runs=trained(**BOTH, warmup=[0, 3], lr=[1e-3, 1e-2], steps=6, depth=1, width=16, batch_size=4),
-    seeds=4,
+    seeds=6,
     rules=(
         Rule(
             "post",
