@@ -78,7 +78,7 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "batch-size.mlp-four",
             "With four rows it still does: by {effect}.",
-            "Four rows are enough: from 32 rows to 4 it rises by {effect}.",
+            "Four rows are enough for most of it: from 32 rows to 4 it rises by {effect}.",
         ),
         (
             "batch-size.conv-batch",
@@ -89,8 +89,8 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "norm-free.dyt-learns",
             "If you try DyT, bring the stream to a spread of 1 first: it does not scale small inputs up, "
-            "and with "
-            "an embedding of 0.02 it learns nothing in 100 steps. So it gets further by {effect}.",
+            "and with an embedding of 0.02 it learns nothing in 100 steps. Then it gets further, by "
+            "{effect}.",
             "DyT does not need a stream of spread 1 ({effect}).",
         ),
         (
@@ -109,8 +109,8 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "max-learning-rate.norm-none",
-            "Against no norm at all it stands {effect} the learning rate.",
-            "Against no norm at all it does not stand three times the learning rate ({effect}).",
+            "Against no norm at all Pre-LN stands {effect} the learning rate.",
+            "Against no norm at all Pre-LN does not stand three times the learning rate ({effect}).",
         ),
         (
             "max-learning-rate.deepnorm-ahead",
@@ -119,9 +119,8 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "depth-rescue.deepnorm",
-            "Take it as well for a deep stack with norms on the sum: without warm-up 12 layers get "
-            "{effect}, where "
-            "Post-LN learns nothing.",
+            "Take DeepNorm for a deep stack with norms on the sum: without warm-up 12 layers get "
+            "{effect}, where Post-LN learns nothing.",
             "DeepNorm did not rescue 12 layers ({effect}).",
         ),
         (
@@ -144,15 +143,13 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "useful-depth.pre",
-            "Do not expect much of the late layers of a Pre-LN stack that is young: what is lost without "
-            "one of "
-            "them is {effect}.",
-            "Late layers of Pre-LN do their part: what is lost without one is {effect}.",
+            "Do not expect much of the late layers of a young Pre-LN stack: one of them does {effect}.",
+            "Late layers of Pre-LN do their part: one of them does {effect}.",
         ),
         (
             "useful-depth.lns",
             "LayerNorm Scaling raises it by {effect}.",
-            "LayerNorm Scaling does not raise that by a tenth ({effect}).",
+            "LayerNorm Scaling raises that by {effect}, not by a tenth.",
         ),
         (
             "qk-norm.logit",
@@ -189,8 +186,9 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "stream.shift",
-            "Nor do inputs that shift: {effect}.",
-            "Inputs that shift do hurt it, so normalise your data all the same: it ends with {effect}.",
+            "Inputs that shift do not hurt a network with LayerNorm: it ends with {effect}.",
+            "Inputs that shift hurt a network with LayerNorm, so normalise your data all the same: it "
+            "ends with {effect}.",
         ),
         (
             "regularisation.gap",
@@ -205,7 +203,7 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "cost.share-torch",
-            "torch's takes {effect} in the same small model, where a call costs more than its numbers.",
+            "torch's takes {effect}.",
             "torch's takes {effect}.",
         ),
     ],

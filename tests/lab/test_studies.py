@@ -173,6 +173,23 @@ def test_a_study_is_resumed_and_gives_the_same(tmp_path, monkeypatch):
     assert study("curvature", out=tmp_path, workers=0, progress=False).rows == first.rows
 
 
+def test_a_cell_is_known_by_the_code_of_its_study_and_of_what_that_takes_from_others(monkeypatch):
+    from normkit.lab.studies import base
+
+    cell, other = Cell("amplification", (("placement", "pre"),)), Cell("numerics", (("placement", "pre"),))
+    before = cell.key(""), other.key("")
+    honest = base.pkgutil.get_data
+
+    def edited(package, name):
+        return honest(package, name) + (b"# edited" if name == "gradient_by_depth.py" else b"")
+
+    monkeypatch.setattr(base.pkgutil, "get_data", edited)
+    base._source.cache_clear()
+    after = cell.key(""), other.key("")
+    base._source.cache_clear()
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
+
+
 def test_studies_and_comparisons_share_their_runs(tmp_path):
     """A run is known by what it is, not by who asked for it."""
     from normkit.lab.plan import make_plan

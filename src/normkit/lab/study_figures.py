@@ -30,11 +30,9 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
     figure = go.Figure()
     for index, (line, points) in enumerate(groups.items()):
         _add(figure, plot, line, points, index)
-    if plot.y == "loss":
-        blind = {row["plateau"] for row in rows if "plateau" in row}
-        figure.add_hline(
-            y=max(blind), line_dash="dot", line_color="gray", annotation_text="blind guess, and worse"
-        )
+    blind = max((row["plateau"] for row in rows if "plateau" in row), default=None)
+    if plot.y == "loss" and blind is not None:  # where runs that are worse, or diverged, are drawn, too
+        figure.add_hline(blind, line_dash="dot", line_color="gray", annotation_text="blind guess, and worse")
     figure.update_xaxes(title=plot.x_title or None)
     figure.update_yaxes(title=plot.y_title or plot.y)
     if plot.log_x and plot.kind == "line":

@@ -80,10 +80,9 @@ class StudyResult:
         for arm, rates in arms.items():
             best = max(rates, key=lambda lr: fmean(rates[lr]))
             if len(rates) > 1 and best in (min(rates), max(rates)) and fmean(rates[best]) > 0:
-                own = [
-                    f"{name.replace('_', ' ')} {value}" for name, value in arm if (name, value) not in shared
-                ]
-                found.append(f"{', '.join(own)} at {best:g}".strip())
+                own = [(name.replace("_", " "), value) for name, value in arm if (name, value) not in shared]
+                words = ", ".join(f"{name} {str(value).rpartition(':')[2]}" for name, value in own)
+                found.append(f"{words} at {best:g}".strip())
         return found
 
     @property

@@ -104,8 +104,7 @@ STUDY = Study(
             "norm",
             "share",
             None,
-            "The share of norms in forward and backward of a small model: calls cost more than numbers "
-            "there.",
+            "The share of norms in forward and backward of a small model.",
             kind="bar",
             y_title="share of the time",
         ),

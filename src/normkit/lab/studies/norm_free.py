@@ -76,7 +76,7 @@ STUDY = Study(
         ),
         Rule(
             "dyt-scaled",
-            "With a stream of spread 1 it is less than 0.05 nats behind",
+            "With a stream of spread 1 DyT is less than 0.05 nats behind",
             lambda r: _best(r, SCALED) - _best(r, PRE),
             below=0.05,
             unit="nats",
@@ -84,7 +84,7 @@ STUDY = Study(
         ),
         Rule(
             "dyt-learns",
-            "With a stream of spread 1 it gets at least 0.2 nats further than as it is",
+            "With a stream of spread 1 DyT gets at least 0.2 nats further than as it is",
             lambda r: _best(r, DYT) - _best(r, SCALED),
             above=0.2,
             unit="nats",

@@ -6,7 +6,8 @@ learning rate, and for as long as ten minutes allow, which of Pre-LN and Post-LN
 Hypothesis: Post-LN, by at least 0.02 nats.
 
 Method: Byte-level language model of 6 layers, 1,000 steps with a warm-up of 100 and a cosine schedule;
-three learning rates for each placement. As many seeds and steps as ten minutes of two cores allow.
+three learning rates for each placement (for Post-LN 4e-3 was tried out, and fails). As many seeds and
+steps as ten minutes of two cores allow.
 
 Refuted if: Post-LN's best loss is not at least 0.02 nats below Pre-LN's.
 """
@@ -53,5 +54,6 @@ STUDY = Study(
             y_title="nats a byte",
         ),
     ),
-    limits="A small model, a short training and one data set: the question at scale is not decided here.",
+    limits="A small model, a short training and one data set: the question at scale is not decided here. "
+    "In a trial of 1,500 steps the difference was half as large.",
 )

@@ -101,7 +101,7 @@ STUDY = Study(
     rules=(
         Rule(
             "gap",
-            "The losses differ by less than 0.02 nats",
+            "The losses of RMSNorm and LayerNorm differ by less than 0.02 nats",
             lambda r: r.lowest("loss", norm="rms") - r.lowest("loss", norm="layer"),
             -0.02,
             0.02,

@@ -42,7 +42,7 @@ STUDY = Study(
     rules=(
         Rule(
             "scale",
-            "When all inputs grow, LayerNorm ends as good as without",
+            "When all inputs grow, a network with LayerNorm ends as good as without that",
             lambda r: _ratio(r, "scale"),
             below=1.1,
             unit=UNIT,
@@ -50,7 +50,7 @@ STUDY = Study(
         ),
         Rule(
             "feature",
-            "When one input grows, too",
+            "When one input grows, it does, too",
             lambda r: _ratio(r, "feature"),
             below=1.1,
             unit=UNIT,
@@ -58,7 +58,7 @@ STUDY = Study(
         ),
         Rule(
             "shift",
-            "When all inputs shift, too",
+            "When all inputs shift, it does, too",
             lambda r: _ratio(r, "shift"),
             below=1.1,
             unit=UNIT,
@@ -66,7 +66,7 @@ STUDY = Study(
         ),
         Rule(
             "batch-shift",
-            "When all inputs shift, BatchNorm ends as good as without",
+            "When all inputs shift, one with BatchNorm does",
             lambda r: _ratio(r, "shift", "batch"),
             below=1.1,
             unit=UNIT,
