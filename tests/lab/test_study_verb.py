@@ -31,7 +31,7 @@ def test_a_study_shows_its_rules_and_saves_its_rows(capsys, tmp_path):
     )
     assert (code, err) == (0, "")
     assert "invariances: supported" in out
-    assert "All eighteen cells are as published  18 (every seed)" in out
+    assert "All eighteen cells are as published  18 cells (every seed)" in out
     assert f"page  {tmp_path / 'runs' / 'report.html'}" in out
     assert StudyResult.load(tmp_path / "rows" / "invariances.json").verdict == "supported"
 
@@ -65,10 +65,14 @@ def test_the_ledger_is_shown_whole_or_for_a_study(capsys):
 
 
 def test_the_page_of_the_committed_results_needs_no_run(capsys, tmp_path):
-    code, out, err = run(capsys, "study", "--page", "--out", tmp_path)
+    path = tmp_path / "new" / "report.html"
+    code, out, err = run(capsys, "study", "--page", "--out", path.parent)
     assert (code, err) == (0, "")
-    assert out == f"page  {tmp_path / 'report.html'}\n"
-    assert "The ledger" in (tmp_path / "report.html").read_text()
+    assert out == f"page  {path}\n"
+    assert "The ledger" in path.read_text()
+    code, _, err = run(capsys, "study", "--page", "--out", path)
+    assert code == 2, "a file is no folder"
+    assert "cannot be written" in err
 
 
 MISTAKES = {

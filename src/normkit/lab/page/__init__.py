@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -29,10 +30,12 @@ def put(text: str, path: Path, otherwise: str) -> Path:
     """Text into a file; what was there is replaced when the new one is complete."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise refusal(f"{path} cannot be written: {error.strerror}.", fix=otherwise) from error
     return path
 
