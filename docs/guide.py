@@ -8,8 +8,10 @@ What no rule decides is said to be open, at the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+from normkit.lab.claims import VERDICTS, ledger
 from normkit.lab.studies.base import Effect
 from normkit.lab.studying import StudyResult, committed
 
@@ -38,7 +40,8 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "rms-against-ln.fold",
-            "A trained Pre-LN model can be rewritten with RMSNorm exactly, so the choice can wait.",
+            "A trained Pre-LN model can be rewritten with RMSNorm exactly (a tied head has to be untied),"
+            " so the choice can wait.",
             "A trained Pre-LN model cannot be rewritten with RMSNorm exactly.",
         ),
         (
@@ -48,8 +51,8 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "padding-and-causality.leak",
-            "In a causal model BatchNorm also shows the future while it trains: with 128 tokens in a batch, "
-            "logits move by {effect} when a later token changes.",
+            "In a causal model BatchNorm also shows the future while it trains: with 128 tokens in a "
+            "batch a logit moves by up to {effect} when the last tokens change.",
             "BatchNorm did not show the future to a causal model ({effect}).",
         ),
         (
@@ -59,15 +62,14 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "vision.better",
-            "For images in a conv net take BatchNorm: its error is lower than LayerNorm's by {effect}.",
+            "For small images in a conv net take BatchNorm: its error is lower than LayerNorm's by {effect}.",
             "For small images in a conv net BatchNorm is not half a point better than LayerNorm ({effect}).",
         ),
         (
             "vision.noise",
             "Where noise is to be expected BatchNorm loses less than LayerNorm, by {effect}.",
-            "Do not count on BatchNorm where the inputs may become noisy: noise costs it more than "
-            "LayerNorm, by "
-            "{less}.",
+            "Do not count on BatchNorm where the inputs may become noisy: noise costs it more than it "
+            "costs LayerNorm, by {less}.",
         ),
         (
             "batch-size.mlp-batch",
@@ -78,12 +80,12 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "batch-size.mlp-four",
             "With four rows it still does: by {effect}.",
-            "Four rows are enough for most of it: from 32 rows to 4 it rises by {effect}.",
+            "With four rows most of that is gone: from 32 rows to 4 it rises by {effect}.",
         ),
         (
             "batch-size.conv-batch",
-            "In a conv net, where every pixel counts, it stands even two images: the error rises by "
-            "{effect}.",
+            "In a conv net, where every pixel counts, even two images did no harm, with 16 times the "
+            "steps: the error rises by {effect}.",
             "In a conv net it suffers from small batches as well: the error rises by {effect}.",
         ),
         (
@@ -103,13 +105,12 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "max-learning-rate.pre-post",
             "Take Pre-LN rather than Post-LN if you would rather not tune: without warm-up it stands "
-            "{effect} "
-            "the learning rate.",
+            "{effect} Post-LN's learning rate.",
             "Pre-LN does not stand three times the learning rate of Post-LN ({effect}).",
         ),
         (
             "max-learning-rate.norm-none",
-            "Against no norm at all Pre-LN stands {effect} the learning rate.",
+            "Against no norm at all Pre-LN stands {effect} the learning rate, in six layers.",
             "Against no norm at all Pre-LN does not stand three times the learning rate ({effect}).",
         ),
         (
@@ -137,47 +138,45 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "post-ln-quality.post",
             "If you can train long, with a warm-up, Post-LN ends lower than Pre-LN, by {effect}.",
-            "Do not take Post-LN for its final quality before you have seen it on your data: here Pre-LN "
-            "ended "
-            "lower, by {less}.",
+            "Do not take Post-LN for its final quality before you have seen it on your data: here, after "
+            "1,000 steps, Pre-LN ended lower, by {less}.",
         ),
         (
             "useful-depth.pre",
-            "Do not expect much of the late layers of a young Pre-LN stack: one of them does {effect}.",
-            "Late layers of Pre-LN do their part: one of them does {effect}.",
+            "Do not expect much of the late layers of a young Pre-LN stack: leaving one out costs {effect}.",
+            "Late layers of Pre-LN do their part: leaving one out costs {effect}.",
         ),
         (
             "useful-depth.lns",
-            "LayerNorm Scaling raises it by {effect}.",
-            "LayerNorm Scaling raises that by {effect}, not by a tenth.",
+            "LayerNorm Scaling raises that by {effect}.",
+            "LayerNorm Scaling does not raise that by a tenth: {effect}.",
         ),
         (
             "qk-norm.logit",
-            "Normalise queries and keys if logits of attention grow: at a learning rate that is too "
-            "large they are "
-            "{effect} larger without.",
+            "Normalise queries and keys if logits of attention grow: at a learning rate that is too large"
+            " the largest is {effect} as large without.",
             "Normalising queries and keys did not make logits ten times smaller ({effect}).",
         ),
     ],
     "How?": [
         (
             "numerics.one-pass",
-            "Never compute a variance as mean(x²) - mean(x)² in float32: at a mean of 1,000 the output is "
-            "{effect} as wrong.",
+            "Never compute a variance as mean(x²) - mean(x)² in float32: at a mean of 1,000 the output is"
+            " {effect} as wrong as ours.",
             "The one-pass variance is good enough in float32 ({effect}).",
         ),
         (
-            "bias-and-gain.redundant",
-            "Leave out the bias of a linear layer before LayerNorm: it changes {effect}.",
-            "A bias before LayerNorm is not redundant, as it is before BatchNorm: even a new one changes "
-            "{effect}.",
+            "bias-and-gain.absorbed",
+            "Leave out the bias of a linear layer before LayerNorm: the best beta does all but {effect} "
+            "of it.",
+            "A bias before LayerNorm is not redundant, as it is before BatchNorm: even with the best beta"
+            " a new one changes {effect}.",
         ),
         (
             "expressivity.needed",
             "Keep gain and bias: without them the loss is higher by {effect}.",
-            "For the start of training gain and bias of a Pre-LN are not needed: without them the loss "
-            "after 100 "
-            "steps is higher by {effect}.",
+            "For the start of training gain and bias of a Pre-LN are hardly needed: without them the loss"
+            " after 100 steps changes by {effect}.",
         ),
         (
             "stream.scale",
@@ -193,13 +192,13 @@ GUIDE: dict[str, list[tuple[str, str, str]]] = {
         (
             "regularisation.gap",
             "A norm also narrows the gap between training and test error: LayerNorm by {effect}.",
-            "Do not take LayerNorm for a regulariser: it narrows the gap between training and test error by "
-            "{effect}.",
+            "Do not take LayerNorm for a regulariser: it narrows the gap between training and test error "
+            "by {effect}, not by half a point.",
         ),
         (
             "cost.share-ours",
-            "Do not choose a norm by its cost: in training ours takes {effect}.",
-            "The norm is a large part of a training step: {effect}.",
+            "Do not choose a norm by its cost: of forward and backward in a small model ours takes {effect}.",
+            "The norm is a large part of forward and backward: {effect}.",
         ),
         (
             "cost.share-torch",
@@ -226,14 +225,17 @@ def turned(effect: Effect) -> Effect:
 def guide() -> str:
     results = committed()
     about = next(iter(results.values())).about
+    count = Counter(claim["verdict"] for claim in ledger(results))
+    counted = ", ".join(f"{count[verdict]} are {verdict}" for verdict in VERDICTS)
     lines = [
         "# Which norm should I use, and where?",
         "",
         "Written by docs/guide.py from the committed results of the studies: each sentence is chosen by the",
         "verdict of the rule behind it, and links to its rows. In brackets: the 95 % interval over seeds.",
-        "`normkit study NAME` repeats it, and `normkit study --ledger` has the 89 claims. All was "
-        "measured with",
-        "models of some 300,000 weights on two cores; what that cannot show is said in each study.",
+        "`normkit study NAME` repeats it. Models have 10,000 to 600,000 weights (for the cost 3 million);",
+        "what that cannot show is said in each study.",
+        "",
+        f"Of the 89 claims in `normkit study --ledger` {counted}.",
         "",
         "For your own data, do not believe this page: `normkit compare --data …` measures it.",
     ]
@@ -242,7 +244,7 @@ def guide() -> str:
         lines += ["", f"## {heading}", ""]
         for rule, yes, no in sentences:
             says, verdict, effect, unit = evidence(rule, results)
-            link = f"[{rule}](../results/{rule.partition('.')[0]}.json)"
+            link = f"[{rule}](../src/normkit/lab/results/{rule.partition('.')[0]}.json)"
             if verdict == "inconclusive":
                 undecided.append(f"- “{says}”: {effect.say(unit)}. {link}")
                 continue

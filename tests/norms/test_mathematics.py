@@ -133,8 +133,10 @@ def test_two_features_collapse_to_plus_and_minus_one():
 
 @pytest.mark.parametrize("layer", [nk.LayerNorm(6), nk.RMSNorm(6), nk.GroupNorm(3, 6), nk.InstanceNorm1d(6)])
 def test_a_sample_does_not_depend_on_its_batch(layer):
-    x = torch.randn(8, 6, 6)
-    assert torch.equal(layer(x)[2:3], layer(x[2:3]))
+    x = torch.randn(64, 6, 6)
+    whole = layer(x)
+    assert torch.equal(whole[8:16], layer(x[8:16]))
+    assert torch.equal(whole[2:3], layer(x[2:3]))
 
 
 def test_a_token_does_not_depend_on_the_length_of_its_sequence():

@@ -36,7 +36,7 @@ class Claim:
 
     Where a rule decides, ``supported`` and ``not_supported`` say what follows from its verdict; an
     inconclusive one leaves the claim open. Else ``verdict`` says it. ``expected`` is the verdict that was
-    written down before anything was measured, and ``why`` the reason where it came out otherwise.
+    written down before the seeds that decide were run, and ``why`` the reason where it came out otherwise.
     """
 
     number: int

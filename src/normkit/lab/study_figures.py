@@ -27,22 +27,28 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
         if matches and plot.x in row and row.get(plot.y) is not None:
             line = "" if plot.by is None else _named(plot.by, row.get(plot.by))
             groups[line][row[plot.x]].append(float(row[plot.y]))
+    # A line has one colour in all figures of a study.
+    names = list(dict.fromkeys("" if plot.by is None else _named(plot.by, row.get(plot.by)) for row in rows))
     figure = go.Figure()
-    for index, (line, points) in enumerate(groups.items()):
-        _add(figure, plot, line, points, index)
+    for line, points in groups.items():
+        _add(figure, plot, line, points, names.index(line))
     blind = max((row["plateau"] for row in rows if "plateau" in row), default=None)
-    if plot.y == "loss" and blind is not None:  # where runs that are worse, or diverged, are drawn, too
-        figure.add_hline(blind, line_dash="dot", line_color="gray", annotation_text="blind guess, and worse")
-    figure.update_xaxes(title=plot.x_title or None)
-    figure.update_yaxes(title=plot.y_title or plot.y)
+    if plot.y == "loss" and blind is not None:
+        figure.add_hline(blind, line_dash="dot", line_color="gray")
+    lying = plot.kind == "rows"
+    named, measured = (
+        (figure.update_yaxes, figure.update_xaxes) if lying else (figure.update_xaxes, figure.update_yaxes)
+    )
+    named(title=plot.x_title or None)
+    measured(title=plot.y_title or plot.y)
     if plot.log_x and plot.kind == "line":
         ticks = sorted({x for points in groups.values() for x in points if _above_zero(x)})
         figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if plot.log_y:
         decades = _decades([y for points in groups.values() for ys in points.values() for y in ys if y > 0])
-        figure.update_yaxes(
-            type="log", exponentformat="power", dtick="D2" if decades < 2 else math.ceil(decades / 8)
-        )
+        measured(type="log", exponentformat="power", dtick="D2" if decades < 2 else math.ceil(decades / 8))
+    if lying:
+        named(autorange="reversed", automargin=True)
     return laid_out(figure, 380, showlegend=len(groups) > 1)
 
 
@@ -51,13 +57,18 @@ def _add(figure: go.Figure, plot: Plot, line: str, points: dict[Any, list[float]
     means = [interval(points[x]) for x in keys]
     colour = COLOURS[index % len(COLOURS)]
     whisker = {"type": "data", "array": [m.half or 0.0 for m in means], "thickness": 1, "color": colour}
-    common: dict[str, Any] = {"name": line, "y": [m.mean for m in means], "error_y": whisker}
+    values = [m.mean for m in means]
     if plot.log_y:  # an interval that reaches below 0 cannot be drawn
         whisker["arrayminus"] = [min(m.half or 0.0, 0.9 * abs(m.mean)) for m in means]
-    if plot.kind == "bar":
+    if plot.kind in ("bar", "rows"):
         shades = [COLOURS[k % len(COLOURS)] for k in range(len(keys))] if plot.by is None else colour
         whisker["color"] = "gray"
-        figure.add_bar(x=[_wrapped(x) for x in keys], marker={"color": shades}, **common)
+        look: dict[str, Any] = {"name": line, "marker": {"color": shades}}
+        if plot.kind == "bar":
+            figure.add_bar(x=[_wrapped(x) for x in keys], y=values, error_y=whisker, **look)
+        else:
+            labels = [_wrapped(x, 20) for x in keys]
+            figure.add_bar(x=values, y=labels, error_x=whisker, orientation="h", **look)
         return
     dash, symbol = DASHES[index // len(COLOURS) % len(DASHES)], MARKERS[index % len(MARKERS)]
     figure.add_scatter(
@@ -65,7 +76,9 @@ def _add(figure: go.Figure, plot: Plot, line: str, points: dict[Any, list[float]
         mode="lines+markers",
         line={"color": colour, "dash": dash},
         marker={"symbol": symbol, "size": 8},
-        **common,
+        name=line,
+        y=values,
+        error_y=whisker,
     )
 
 
@@ -75,7 +88,7 @@ def _named(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float | int) else str(value)
 
 
-def _wrapped(value: Any) -> str:
+def _wrapped(value: Any, width: int = 14) -> str:
     """Long names of bars go over several lines."""
     text = (
         value
@@ -86,7 +99,7 @@ def _wrapped(value: Any) -> str:
     )
     lines = [""]
     for word in text.split():
-        if len(lines[-1]) + len(word) > 14:
+        if len(lines[-1]) + len(word) > width:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return "<br>".join(lines)

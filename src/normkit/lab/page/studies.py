@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render_studies", "write_studies"]
 
+BLIND = " Dotted: a blind guess; what is worse, or has diverged, is drawn there."
 DRAWN = ("post", "pre", "peri", "output", "deepnorm", "lns", "keel", "rezero")
 
 
@@ -93,7 +94,8 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "claims": study.claims,
         "rules": rules,
         "figures": [
-            {"name": f"{result.name} {k}", "sentence": plot.sentence} for k, plot in enumerate(study.plots)
+            {"name": f"{result.name} {k}", "sentence": plot.sentence + (BLIND if plot.y == "loss" else "")}
+            for k, plot in enumerate(study.plots)
         ],
         "cells": len(result.rows),
         "seeds": result.about["seeds"],

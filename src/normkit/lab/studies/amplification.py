@@ -10,11 +10,11 @@ identity branch by the root of two.
 Method: Stacks of 2 to 32 layers; every matrix gets noise of a thousandth of its spread. Squared distance
 of the outputs before and after; slope of a straight line through the logarithms. Variance of the stream
 behind the last layer over that behind the first. By how much each Post-LN divides the sum that it reads,
-which is what it does to the identity branch, as a geometric mean.
+which is what it does to the identity branch, as a geometric mean, at 8 layers.
 
-Refuted if: the slope of Post-LN is 0.8 or less, or that of Pre-LN 0.5 or more; the stream grows in
-Post-LN, does not in Pre-LN, or grows less than a thousand-fold without norms; or the identity branch is
-not weakened by the root of a half, to 5 %.
+Refuted if: the slope of Post-LN is 0.8 or less, or that of Pre-LN 0.5 or more; the stream's growth is
+outside of 0.9 to 1.1 in Post-LN, five-fold or less in Pre-LN, or a thousand-fold or less without norms;
+or each Post-LN does not weaken the identity branch to below 0.95, and by the root of a half, to 5 %.
 """
 
 from __future__ import annotations

@@ -184,6 +184,8 @@ def estimate(values: Sequence[float], *, log: bool = False) -> Effect:
 
 
 def _number(value: float) -> str:
+    if 1e4 <= abs(value) < 1e9:
+        return f"{float(f'{value:.2g}'):,.0f}"
     return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
 
 
@@ -213,7 +215,7 @@ class Plot:
     y: str
     by: str | None
     sentence: str
-    kind: str = "line"
+    kind: str = "line"  # or "bar", or "rows", which are bars that lie, for long names
     log_x: bool = False
     log_y: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,8 @@ GroupNorm less than three.
 
 Method: scikit-learn's digits. Residual networks with the norm before each sublayer; Adam, at 1e-3 in the
 MLP and at 3e-3 in the conv net, with a falling learning rate; the same number of rows seen at every batch
-size, 6,000 in the MLP and 9,600 in the conv net. Error on 360 held-out images, in evaluation mode.
+size, 6,000 in the MLP and 9,600 in the conv net, so that two rows get 16 times the steps of 32, which by
+itself lowers the error. Error on 360 held-out images, in evaluation mode.
 
 Refuted if: BatchNorm's error in the MLP rises by five points or less or LayerNorm's by three or more, or
 in the conv net BatchNorm's by five or more or GroupNorm's by three or more.

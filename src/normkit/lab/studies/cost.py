@@ -78,17 +78,17 @@ STUDY = Study(
         *(_linear(what) for what in BASE),
         Rule(
             "share-torch",
-            "torch's norms take less than a fifth of a training step",
+            "torch's norms take less than a fifth of forward and backward",
             lambda r: r.get("share", norm="torch"),
             below=0.2,
-            unit="of the step",
+            unit="of the time",
         ),
         Rule(
             "share-ours",
-            "Ours take less than a fifth of a training step",
+            "Ours take less than a fifth of forward and backward",
             lambda r: r.get("share", norm="normkit"),
             below=0.2,
-            unit="of the step",
+            unit="of the time",
         ),
     ),
     plots=(

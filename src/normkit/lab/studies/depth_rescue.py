@@ -6,7 +6,7 @@ Hypothesis: At the same learning rates Post-LN stays within 0.1 nats of a blind 
 at least 0.3 nats below.
 
 Method: Byte-level language model of 12 layers, 100 steps, no warm-up, learning rates of 1e-3 and 3e-3,
-for Post-LN of 3e-4 as well; the best one counts.
+for Post-LN of 3e-4 as well; the best one counts. Pre-LN for comparison.
 
 Refuted if: Post-LN gets further than 0.1 nats, or DeepNorm less than 0.3.
 """

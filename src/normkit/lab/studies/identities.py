@@ -118,7 +118,7 @@ STUDY = Study(
             "difference",
             None,
             "Everything below 1e-5 is rounding of float32; the last bar is what the wrong variance does.",
-            kind="bar",
+            kind="rows",
             log_y=True,
         ),
     ),

@@ -83,7 +83,7 @@ STUDY = Study(
         Plot(
             *("transform", "change", "norm"),
             "How much the output changes. Bars at the bottom are rounding: the norm does not notice.",
-            kind="bar",
+            kind="rows",
             log_y=True,
             y_title="largest change of the output",
         ),

@@ -6,9 +6,10 @@ Hypothesis: Pre-LN's largest stable learning rate is at least three times Post-L
 times that of a network without norms.
 
 Method: Byte-level language model of 6 layers on the source of Python's standard library, 100 steps,
-learning rates from 3e-4 to 1e-1, each placement from below its best one to where it fails, in steps of
-about three. Largest stable: the largest learning rate whose loss gets at least half-way from a blind
-guess to the arm's own best.
+learning rates from 3e-4 to 1e-1, each placement from below its best one (Peri-LN from its best one) to
+where it fails, in steps of about three. Largest stable: the largest learning rate whose loss gets at
+least half-way from a blind guess to the arm's own best; an arm that learns at none counts with a third of
+its smallest.
 
 Refuted if: the ratio of Pre-LN to Post-LN, or to no norm, is below three.
 """

@@ -4,7 +4,7 @@ Question: At a learning rate that is too large, how large do the logits of atten
 and keys normalised and without? And is the output of attention large?
 
 Hypothesis: Without QK-norm the largest logit is at least ten times as large. The output of attention is
-never larger than its values.
+never larger than its values, which is arithmetic: it is an average of them.
 
 Method: Byte-level language model of 6 layers, Pre-LN, learning rate 3e-2, 120 steps. The largest q·k /
 sqrt(D) over all layers, heads and held-out tokens. Largest number of the output of attention over that of

@@ -118,7 +118,7 @@ STUDY = Study(
             "Our RMSNorm is at least 5 % faster than our LayerNorm",
             lambda r: r.get("ours", what="time"),
             below=0.95,
-            unit="of the time",
+            unit="times LayerNorm's time",
             log=True,
         ),
         Rule(
@@ -126,7 +126,7 @@ STUDY = Study(
             "torch's RMSNorm is no faster than its LayerNorm",
             lambda r: r.get("torchs", what="time"),
             above=1,
-            unit="of the time",
+            unit="times LayerNorm's time",
             log=True,
         ),
     ),

@@ -135,7 +135,7 @@ STUDY = Study(
         ),
         Rule(
             "gap",
-            "After 100 batches evaluation still differs from training by more than 5 %",
+            "After 100 batches of 8 rows evaluation still differs from training by more than 5 %",
             lambda r: r.get("gap", batches=100, rows=8),
             above=0.05,
             unit="of the output",
@@ -160,7 +160,7 @@ STUDY = Study(
             None,
             "What the note's layer does otherwise than torch's: a count, a ratio, or 1 for yes. Its "
             "running mean is right.",
-            kind="bar",
+            kind="rows",
         ),
     ),
     cheap=True,

@@ -32,7 +32,7 @@ def _ratio(rows: Rows, jump: str, norm: str = "layer") -> float:
     return changed / steady
 
 
-UNIT = "of the loss without a change"
+UNIT = "times the loss without a change"
 
 STUDY = Study(
     claims=(57,),

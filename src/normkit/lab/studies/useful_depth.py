@@ -79,14 +79,14 @@ STUDY = Study(
             "In Pre-LN a late layer matters less than a third of an early one",
             lambda r: r.get("ratio", placement="pre"),
             below=1 / 3,
-            unit="of an early one's part",
+            unit="of what an early one costs",
         ),
         Rule(
             "lns",
             "LayerNorm Scaling raises the share of the late layers by a tenth",
             lambda r: r.get("ratio", placement="lns") - r.get("ratio", placement="pre"),
             above=0.1,
-            unit="of an early one's part",
+            unit="of what an early one costs",
         ),
     ),
     plots=(
