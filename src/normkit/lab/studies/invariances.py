@@ -82,7 +82,7 @@ STUDY = Study(
     plots=(
         Plot(
             *("transform", "change", "norm"),
-            "How much the output changes. Bars at the bottom are rounding: the norm does not notice.",
+            "How much the output changes. Short bars are rounding: the norm does not notice.",
             kind="rows",
             log_y=True,
             y_title="largest change of the output",
