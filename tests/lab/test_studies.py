@@ -80,7 +80,8 @@ def test_a_rule_decides_as_it_says_on_made_up_rows(name, rule_name):
     assert verdict(good, good, good) == "supported"
     assert verdict(bad, bad, bad) == "not supported"
     assert verdict(good, bad, good) == "inconclusive"
-    assert verdict(good) == "inconclusive", "one seed has no interval"
+    assert verdict(good, good) == "inconclusive", "two seeds are too few"
+    assert verdict(good, good, math.nan) == "inconclusive"
     assert rule.bound
 
 

@@ -139,12 +139,13 @@ class Rule:
     def judge(self, seeds: Mapping[int, Rows]) -> Ruling:
         values = [self.effect(rows) for _, rows in sorted(seeds.items())]
         effect = estimate(values, log=self.log)
-        return Ruling(self._verdict(effect), effect, values)
+        enough = len(values) >= LEAST_SEEDS
+        return Ruling(self._verdict(effect) if enough else INCONCLUSIVE, effect, values)
 
     def _verdict(self, effect: Effect) -> str:
         least = -math.inf if self.above is None else self.above
         most = math.inf if self.below is None else self.below
-        if effect.low is None or effect.high is None:
+        if effect.low is None or effect.high is None:  # a value that is not finite has no interval
             return INCONCLUSIVE
         if least < effect.low and effect.high < most:
             return SUPPORTED
