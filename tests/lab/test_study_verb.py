@@ -78,15 +78,18 @@ def test_the_page_of_the_committed_results_needs_no_run(capsys, tmp_path):
 MISTAKES = {
     "an unknown name": (["batchsize"], "did you mean 'batch-size'"),
     "an unknown name beside --all": (["nosuch", "--all"], "got 'nosuch'"),
-    "names beside --all": (["cost", "--all"], "--all came with cost"),
+    "names beside --all": (["cost", "--all"], "--all came with a name"),
     "no seeds": (["cost", "--seeds", "0"], "seeds got 0"),
     "a smoke run to be kept": (["cost", "--quick", "--save", "rows"], "--save came with --quick"),
     "rows into a file": (["cost", "--save", "file"], "--save got file"),
     "results into a file": (["cost", "--out", "file"], "file"),
-    "verify with fewer seeds": (["--verify", "--seeds", "1"], "--verify came with"),
+    "verify with fewer seeds": (["--verify", "--seeds", "1"], "--verify came with --seeds"),
     "a smoke run of nothing": (["--quick"], "No study was named"),
     "rows of nothing": (["--save", "rows"], "No study was named"),
-    "json of a run": (["cost", "--json"], "--json came with a run"),
+    "verify, and keep the rows": (["--verify", "--save", "rows"], "--verify came with --save"),
+    "a page of one study": (["--page", "cost"], "--page came with a name"),
+    "a ledger and a page": (["--ledger", "--page"], "--ledger came with --page"),
+    "json of a run": (["cost", "--json"], "a name came with --json"),
 }
 
 
@@ -96,9 +99,7 @@ def test_a_mistake_gets_one_clear_message_before_anything_is_run(name, capsys, t
     monkeypatch.setattr(Cell, "perform", lambda self: pytest.fail("it runs"))
     (tmp_path / "file").touch()
     arguments, message = MISTAKES[name]
-    code, out, err = run(
-        capsys, "study", *arguments, *(["--workers", "0"] if "--verify" not in arguments else [])
-    )
+    code, out, err = run(capsys, "study", *arguments, "--workers", "0")
     assert code == 2
     assert message in err
     assert "Traceback" not in out + err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,71 +17,95 @@ if TYPE_CHECKING:
 
 __all__ = ["study"]
 
-FOLDER = "runs/studies"
+_HOW = ("engine", "address", "workers")
+_RUN = ("quick", "seeds", "out", "save", *_HOW)
+# What is asked for -> the options that mean something with it.
+_TAKES = {
+    "ledger": ("names", "json"),
+    "page": ("out",),
+    "verify": ("names", *_HOW),
+    "all": _RUN,
+    "names": _RUN,
+    "list": ("json",),
+}
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[STUDY]…")
-@click.option("--all", "every", is_flag=True, help="Run all of them.")
+@click.option("--all", is_flag=True, help="Run all of them.")
 @click.option("--quick", is_flag=True, help="A smoke run, without verdicts.")
-@click.option("--verify", "again", is_flag=True, help="Run the cheap ones again and compare verdicts.")
-@click.option("--ledger", "as_ledger", is_flag=True, help="Show all claims and what decides them.")
-@click.option("--page", "as_page", is_flag=True, help="Write the page of the results that come with normkit.")
+@click.option("--verify", is_flag=True, help="Run the cheap ones again and compare verdicts.")
+@click.option("--ledger", is_flag=True, help="Show all claims and what decides them.")
+@click.option("--page", is_flag=True, help="Write the page of the results that come with normkit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list or the ledger for machines.")
 @click.option("--seeds", type=int, help="How many; three are needed for a verdict.  [as the study asks]")
-@click.option("--out", help=f"The folder of the results.  [{FOLDER}]")
+@click.option("--out", help="The folder of the results.  [runs/studies]")
 @click.option("--save", help="Also write the rows to this folder, as JSON.")
 @click.option("--engine", default="local", help="local or ray.  [local]")
 @click.option("--address", help="Of a Ray cluster: auto, host:port.")
 @click.option("--workers", type=int, help="Cells at a time.  [one a core]")
 def study(
     names: tuple[str, ...],
-    every: bool,
     quick: bool,
-    again: bool,
-    as_ledger: bool,
-    as_page: bool,
     as_json: bool,
     out: str | None,
     save: str | None,
-    **options: Any,
+    seeds: int | None,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    **_asked_for: bool,
 ) -> None:
     """Run studies, and judge by rules that were written down before.
 
     Without a name: the list, with the verdicts of the run that comes with normkit. The page is
     FOLDER/report.html.
     """
-    from normkit.errors import refusal
     from normkit.lab.studies.base import all_studies, find_study
+    from normkit.lab.studying import FOLDER
 
     for name in names:
         find_study(name)
-    if every and names:
-        raise refusal(f"--all came with {', '.join(names)}.", expected="--all, or names")
-    if again and (quick or options["seeds"]):
-        raise refusal("--verify came with --quick or --seeds.", expected="the same run as the stored one")
-    if as_ledger:
+    options = {"seeds": seeds, "engine": engine, "address": address, "workers": workers}
+    asked = _asked()
+    if asked == "ledger":
         _ledger(names, as_json)
-        return
-    if as_page:
+    elif asked == "page":
         _page(Path(out or FOLDER))
-        return
-    if every:
-        names = tuple(all_studies())
-    elif again:
-        names = names or tuple(name for name, found in all_studies().items() if found.cheap)
-    if names:
-        if as_json:
-            raise refusal("--json came with a run.", fix="--save FOLDER writes the rows as JSON.")
-        folder = _writable(save, quick)
-        if again:
-            _verify(names, out, options)
-        else:
-            _run(names, quick, Path(out or FOLDER), folder, options)
-        return
-    if quick or save or options["seeds"]:
+    elif asked == "list":
+        _list(as_json)
+    elif asked == "verify":
+        _verify(names or tuple(name for name, found in all_studies().items() if found.cheap), options)
+    else:
+        _run(names or tuple(all_studies()), quick, Path(out or FOLDER), _writable(save, quick), options)
+
+
+def _asked() -> str:
+    """What the command line asks for; an option that means nothing with it is refused."""
+    from normkit.errors import refusal
+
+    context = click.get_current_context()
+    typed = {
+        parameter.opts[0].removeprefix("--")
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        and context.params[str(parameter.name)]
+    }
+    asked = next((name for name in _TAKES if name in typed), "list")
+    beside = sorted(typed - {asked, *_TAKES[asked]})
+    if beside and asked == "list":
         raise refusal("No study was named.", expected="a name, or --all", fix="normkit study lists them.")
-    _list(as_json)
+    if beside:
+        took = [_spelt(name) for name in _TAKES[asked]]
+        raise refusal(
+            f"{_spelt(asked)} came with {', '.join(map(_spelt, beside))}.",
+            expected=f"nothing, or {', '.join(took)}",
+        )
+    return asked
+
+
+def _spelt(name: str) -> str:
+    return "a name" if name == "names" else f"--{name}"
 
 
 def _writable(save: str | None, quick: bool) -> Path | None:
@@ -117,14 +142,14 @@ def _run(names: tuple[str, ...], quick: bool, out: Path, save: Path | None, opti
     click.echo(f"\npage  {page}")
 
 
-def _verify(names: tuple[str, ...], out: str | None, options: dict[str, Any]) -> None:
+def _verify(names: tuple[str, ...], options: dict[str, Any]) -> None:
     """In a folder of its own, so that everything is measured again."""
     import tempfile
 
     from normkit.lab import studying
 
     with tempfile.TemporaryDirectory() as new:
-        found = studying.study(*names, out=out or new, **options)
+        found = studying.study(*names, out=new, **options)
     results = found if isinstance(found, list) else [found]
     differences = studying.verify(results)
     click.echo("\n".join(differences) or f"\nAll verdicts of {len(results)} studies are as before.")

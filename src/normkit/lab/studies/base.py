@@ -316,8 +316,16 @@ def grid(**axes: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
 
-def trained(**settings: Any) -> tuple[Run, ...]:
-    """The training runs of one seed, with the settings of a comparison."""
+def trained(*arms: Mapping[str, Any], **settings: Any) -> tuple[Run, ...]:
+    """The training runs of one seed, with the settings of a comparison; ``arms`` have some of their own.
+
+    Example:
+        >>> layer, rms = {"norm": "layer", "lr": 1e-3}, {"norm": "rms", "lr": 3e-3}
+        >>> [(run.norm, run.lr) for run in trained(layer, rms, placement="pre")]
+        [('layer', 0.001), ('rms', 0.003)]
+    """
+    if arms:
+        return tuple(run for arm in arms for run in trained(**settings, **arm))
     fields = {n: settings.pop(n) for n in list(settings) if n not in _SETTINGS}
     return make_plan({**settings, "set": fields or None, "seeds": [0]}).runs
 

@@ -39,7 +39,7 @@ def max_stable(rows: Rows, **arm: object) -> float:
 
 STUDY = Study(
     claims=(7, 19, 72),
-    runs=sum((trained(**COMMON, placement=p, lr=rates, steps=100) for p, rates in RATES.items()), ()),
+    runs=trained(*({"placement": p, "lr": rates} for p, rates in RATES.items()), **COMMON, steps=100),
     quick_runs=trained(
         **COMMON,
         placement=["post", "pre", "deepnorm", "none"],

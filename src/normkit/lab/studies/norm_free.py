@@ -47,25 +47,24 @@ def scaled_dyt(dim: int) -> nn.Module:
     return DyT(dim, alpha=ALPHA)
 
 
-PRE = ("text", "layer", "pre")
-DYT = ("text", "dyt", "pre")
-SCALED = (f"{__name__}:ScaledText", f"{__name__}:scaled_dyt", "pre")
-REZERO = ("text", "layer", "rezero")
-NONE = ("text", "layer", "none")
+PRE = {"task": "text", "norm": "layer", "placement": "pre"}
+DYT = {**PRE, "norm": "dyt"}
+SCALED = {**PRE, "task": f"{__name__}:ScaledText", "norm": f"{__name__}:scaled_dyt"}
+REZERO = {**PRE, "placement": "rezero"}
+NONE = {**PRE, "placement": "none"}
 ARMS = (PRE, DYT, SCALED, REZERO, NONE)
 RATES = [1e-3, 3e-3, 1e-2, 3e-2]
 SMALL = {"steps": 6, "depth": 1, "width": 16, "batch_size": 4}
 
 
-def _best(rows: Rows, arm: tuple[str, str, str]) -> float:
-    task, norm, placement = arm
-    return rows.lowest("loss", task=task, norm=norm, placement=placement)
+def _best(rows: Rows, arm: dict[str, str]) -> float:
+    return rows.lowest("loss", **arm)
 
 
 STUDY = Study(
     claims=(35,),
-    runs=sum((trained(task=t, norm=n, placement=p, lr=RATES, steps=100) for t, n, p in ARMS), ()),
-    quick_runs=sum((trained(task=t, norm=n, placement=p, lr=[1e-3], **SMALL) for t, n, p in ARMS), ()),
+    runs=trained(*ARMS, lr=RATES, steps=100),
+    quick_runs=trained(*ARMS, lr=[1e-3], **SMALL),
     rules=(
         Rule(
             "dyt",

@@ -20,6 +20,7 @@ COMMON = {"task": "digits", "placement": "pre", "batch_size": 32, "schedule": "c
 
 
 RATES = {"none": 1e-2, "layer": 1e-2, "batch": 1e-3, "rms": 3e-3}
+ARMS = [{"norm": norm, "lr": lr} for norm, lr in RATES.items()]
 
 
 def _gap(rows: Rows, norm: str) -> float:
@@ -28,10 +29,8 @@ def _gap(rows: Rows, norm: str) -> float:
 
 STUDY = Study(
     claims=(9, 65),
-    runs=sum((trained(**COMMON, norm=n, lr=lr, depth=3, width=64, steps=600) for n, lr in RATES.items()), ()),
-    quick_runs=sum(
-        (trained(**COMMON, norm=n, lr=lr, depth=1, width=16, steps=20) for n, lr in RATES.items()), ()
-    ),
+    runs=trained(*ARMS, **COMMON, depth=3, width=64, steps=600),
+    quick_runs=trained(*ARMS, **COMMON, depth=1, width=16, steps=20),
     seeds=24,
     rules=(
         Rule(

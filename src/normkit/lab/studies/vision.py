@@ -30,14 +30,14 @@ from normkit.lab.tasks.digits import DigitsTask
 from normkit.lab.training import Training
 
 COMMON = {"task": "digits", "network": "conv", "batch_size": 32, "schedule": "cosine"}
-# Norm and placement -> learning rate
-RATES = {
-    ("batch", "pre"): 1e-2,
-    ("layer", "pre"): 3e-3,
-    ("group", "pre"): 1e-2,
-    ("none", "pre"): 1e-2,
-    ("batch", "post"): 1e-2,
-}
+BATCH = {"norm": "batch", "placement": "pre", "lr": 1e-2}
+ARMS = (
+    BATCH,
+    {"norm": "layer", "placement": "pre", "lr": 3e-3},
+    {"norm": "group", "placement": "pre", "lr": 1e-2},
+    {"norm": "none", "placement": "pre", "lr": 1e-2},
+    {"norm": "batch", "placement": "post", "lr": 1e-2},
+)
 SIZES = {"depth": 2, "width": 16, "steps": 400}
 SMALL = {"depth": 1, "width": 8, "steps": 20}
 OWN = "batch, own statistics"
@@ -46,7 +46,7 @@ OWN = "batch, own statistics"
 def run(cell: Mapping[str, Any]) -> dict[str, float]:
     """BatchNorm as it is trained, then evaluated with the statistics of what it is shown."""
     sizes = {name: cell[name] for name in SIZES}
-    (made,) = trained(**COMMON, norm="batch", placement="pre", lr=RATES["batch", "pre"], **sizes)
+    (made,) = trained(BATCH, **COMMON, **sizes)
     task = DigitsTask(network="conv")
     training = Training(replace(made, seed=cell["seed"]), task)
     while training.step < cell["steps"]:
@@ -68,14 +68,8 @@ _CELL: dict[str, Any] = {"norm": [OWN], "placement": ["pre"]}
 
 STUDY = Study(
     claims=(24, 36, 40, 41, 42),
-    runs=sum(
-        (trained(**COMMON, norm=n, placement=p, lr=lr, **SIZES) for (n, p), lr in RATES.items()),
-        (),
-    ),
-    quick_runs=sum(
-        (trained(**COMMON, norm=n, placement=p, lr=lr, **SMALL) for (n, p), lr in RATES.items()),
-        (),
-    ),
+    runs=trained(*ARMS, **COMMON, **SIZES),
+    quick_runs=trained(*ARMS, **COMMON, **SMALL),
     cells=grid(**_CELL, **{name: [size] for name, size in SIZES.items()}),
     quick_cells=grid(**_CELL, **{name: [size] for name, size in SMALL.items()}),
     measure=run,
