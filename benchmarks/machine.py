@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import normkit
-from normkit.kernels.cpu.library import isa
+from normkit.kernels import isa
 from normkit.lab.machine import Memory, cpu
 
 __all__ = ["BUSY", "Clock", "describe", "peak_memory"]

@@ -16,7 +16,7 @@ NAMES = [
     *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "Encoder", "GroupNorm"),
     *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
     *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
-    *("SyncBatchNorm", "__version__", "describe", "functional", "kernels", "lab", "swap"),
+    *("SyncBatchNorm", "__version__", "describe", "exact", "functional", "kernels", "lab", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -60,6 +60,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "lab.Task.sample": "self model",
     "lab.Task.advance": "self step steps",
     "describe": "pattern shape *center **sizes",
+    "exact": "",
     "swap": "model rules",
     "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis *out",
     "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply "
@@ -122,7 +123,7 @@ LAYERS = [
         "probe",
         "norms",
         "functional",
-        "conventions",
+        "torch_semantics",
         "kernels",
         "pattern",
     ),

@@ -1,8 +1,11 @@
 """Calls of the CPU kernels and their truth: the reference, in float64, on the same numbers."""
 
+import inspect
+
 import torch
 
-from normkit.kernels import cpu, reference
+from normkit import kernels
+from normkit.kernels import reference
 
 WIDE = torch.float64
 # Error against float64, as a share of the largest true number: float32 sums, then one rounding of the output.
@@ -19,9 +22,28 @@ def leaves(call):
     return {k: v for k, v in call.items() if isinstance(v, torch.Tensor) and v.requires_grad}
 
 
+def complete(op, call):
+    """A call with the arguments that it leaves out, as the reference has them."""
+    signature = inspect.signature(getattr(reference, op.removeprefix("add_")))
+    defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not p.empty and n != "dtype"}
+    return {**defaults, **call}
+
+
+def on_kernels(op, x, out=None, **call):
+    """A call on the kernels, which must take it."""
+    call = complete(op, call)
+    backend, plan, why = kernels.admit(op, x, call)
+    assert backend == "cpu", why
+    return kernels.BACKENDS["cpu"].run(op, x, call, plan, out)
+
+
+def on_reference(op, x, **call):
+    return getattr(reference, op)(x, **call)
+
+
 def run(backend, op, x, call, grads=None):
     """Outputs and gradients of one call, as one list."""
-    outputs = getattr(backend, op)(x, **call)
+    outputs = backend(op, x, **call)
     outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
     inputs = [x, *leaves(call).values()]
     if grads is None:
@@ -31,23 +53,22 @@ def run(backend, op, x, call, grads=None):
 
 def compare(op, x, call, share=None):
     """Run the kernels and the reference in float64; every result must agree."""
-    assert cpu.refuses(op, x, **call) is None
     x = x.detach().requires_grad_()
     call = {
         k: v.detach().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
         for k, v in call.items()
     }
     with torch.no_grad():
-        shapes = run(cpu, op, x, call)
+        shapes = run(on_kernels, op, x, call)
     grads = [torch.randn(y.shape).to(y.dtype) for y in shapes]
-    got = run(cpu, op, x, call, grads)
+    got = run(on_kernels, op, x, call, grads)
     wide_call = {k: widened(v) for k, v in call.items()}
     wide_x = widened(x)
     if "residual" in call:  # the sum is rounded before it is normalised, by definition
         wide_x, wide_call["residual"] = widened(x + call["residual"]), torch.zeros_like(wide_x)
     for name in leaves(call):
         wide_call[name].requires_grad_()
-    truth = run(reference, op, wide_x.requires_grad_(), wide_call, [g.to(WIDE) for g in grads])
+    truth = run(on_reference, op, wide_x.requires_grad_(), wide_call, [g.to(WIDE) for g in grads])
     for value, true_value in zip(got, truth, strict=True):
         assert_close(value, true_value, share)
 

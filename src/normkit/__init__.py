@@ -14,6 +14,7 @@ from normkit._version import __version__
 if TYPE_CHECKING:
     from normkit import functional, kernels, lab
     from normkit.errors import NormkitError
+    from normkit.kernels import exact
     from normkit.norms import (
         AdaNorm,
         BatchNorm1d,
@@ -60,6 +61,7 @@ __all__ = [
     "SyncBatchNorm",
     "__version__",
     "describe",
+    "exact",
     "functional",
     "kernels",
     "lab",
@@ -76,11 +78,11 @@ _HOMES = {
     "Residual": "placement",
     "Seq2Seq": "transformer",
     "describe": "pattern",
+    "exact": "kernels",
     "swap": "swapping",
 }
 _PARTS = (
     "checks",
-    "conventions",
     "errors",
     "functional",
     "kernels",
@@ -90,6 +92,7 @@ _PARTS = (
     "placement",
     "probe",
     "swapping",
+    "torch_semantics",
     "transformer",
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from normkit.errors import refusal
+from normkit.errors import NormkitError, refusal
 
 __all__ = [
     "axis_of",
@@ -18,10 +18,11 @@ __all__ = [
     "mask_like",
     "normalized_axes",
     "one_of",
+    "parameter",
     "positive_eps",
     "running",
+    "same_device",
     "several_values",
-    "tensor",
     "whole",
 ]
 
@@ -80,36 +81,43 @@ def normalized_axes(
     if isinstance(shape, int):
         raise refusal(f"normalized_shape is {shape}.", expected="a tuple of sizes", fix=f"pass ({shape},).")
     shape = tuple(shape)
-    who = f"{layer}({shape[0] if len(shape) == 1 else shape})"
+    last = x.ndim - 1 if axis == -1 else axis_of(layer, axis, x.ndim) if x.ndim else -1
+    first = last - len(shape) + 1
+    if not shape or first < 0 or tuple(x.shape[first : last + 1]) != shape:
+        raise _other_shape(layer, x, shape, first, last)
+    for name, given in parameters.items():
+        if given is None:
+            continue
+        parameter(layer, name, given, x)
+        if tuple(given.shape) != shape:
+            raise refusal(
+                f"{_called(layer, shape)} got a {name} of shape {tuple(given.shape)}.",
+                expected=f"the normalised shape, {shape}",
+            )
+    return tuple(range(first, last + 1))
+
+
+def _called(layer: str, shape: Sequence[int]) -> str:
+    return f"{layer}({shape[0] if len(shape) == 1 else shape})"
+
+
+def _other_shape(layer: str, x: Tensor, shape: tuple[int, ...], first: int, last: int) -> NormkitError:
     if not shape:
-        raise refusal(
+        return refusal(
             f"{layer} got an empty normalized_shape.",
             expected="at least one size",
             fix="name the sizes of the axes that share one mean, for example (768,).",
         )
-    last = axis_of(who, axis, x.ndim) if x.ndim else -1
-    first = last - len(shape) + 1
     got = tuple(x.shape[max(first, 0) : last + 1])
-    if first < 0 or got != shape:
-        where = "last" if last == x.ndim - 1 else f"axis {last} as the last"
-        one = (
-            f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
-        )
-        tail = ", ".join(map(str, shape)) if last == x.ndim - 1 else None
-        raise refusal(
-            f"{who} got an input of shape {tuple(x.shape)}.",
-            expected=one + (f", i.e. (..., {tail})" if tail else ""),
-            fix=(f"build it with {layer}({got[0] if len(got) == 1 else got}), or " if first >= 0 else "")
-            + "point axis= at the dimension that has that size.",
-        )
-    for name, parameter in parameters.items():
-        tensor(who, name, parameter)
-        if parameter is not None and tuple(parameter.shape) != shape:
-            raise refusal(
-                f"{who} got a {name} of shape {tuple(parameter.shape)}.",
-                expected=f"the normalised shape, {shape}",
-            )
-    return tuple(range(first, last + 1))
+    where = "last" if last == x.ndim - 1 else f"axis {last} as the last"
+    one = f"{where} dimension {shape[0]}" if len(shape) == 1 else f"{where} {len(shape)} dimensions {shape}"
+    tail = ", ".join(map(str, shape)) if last == x.ndim - 1 else None
+    return refusal(
+        f"{_called(layer, shape)} got an input of shape {tuple(x.shape)}.",
+        expected=one + (f", i.e. (..., {tail})" if tail else ""),
+        fix=(f"build it with {layer}({got[0] if len(got) == 1 else got}), or " if first >= 0 else "")
+        + "point axis= at the dimension that has that size.",
+    )
 
 
 def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tensor | None]) -> int:
@@ -125,12 +133,12 @@ def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tens
         raise refusal(
             f"{layer} got axis=0, which is the batch.", expected="the axis of the channels, 1 or later"
         )
-    for name, parameter in parameters.items():
-        tensor(layer, name, parameter)
-        if parameter is not None and tuple(parameter.shape) != (x.shape[axis],):
+    for name, given in parameters.items():
+        parameter(layer, name, given, x)
+        if given is not None and tuple(given.shape) != (x.shape[axis],):
             raise refusal(
                 f"{layer} got an input of shape {tuple(x.shape)} "
-                f"and a {name} of shape {tuple(parameter.shape)}.",
+                f"and a {name} of shape {tuple(given.shape)}.",
                 expected=f"axis {axis} of the input (size {x.shape[axis]}) to be the channels",
                 fix=f"build it for {x.shape[axis]} channels, or point axis= at the channels "
                 "(axis=-1 for channel-last data).",
@@ -165,6 +173,8 @@ def mask_like(who: str, mask: Tensor | None, x: Tensor, without: Sequence[int]) 
         for i in sorted(without):
             mask = mask.unsqueeze(i)
     fits = mask.ndim == x.ndim and all(m in (1, s) for m, s in zip(mask.shape, x.shape, strict=True))
+    if mask.device != x.device:
+        same_device(who, x, {"mask": mask})
     if not fits:
         either = f"{short}, or " if without else ""
         raise refusal(
@@ -174,12 +184,32 @@ def mask_like(who: str, mask: Tensor | None, x: Tensor, without: Sequence[int]) 
     return mask
 
 
-def tensor(who: str, name: str, parameter: object) -> None:
-    """A parameter is a tensor, or left out."""
-    if parameter is not None and not isinstance(parameter, Tensor):
+def parameter(who: str, name: str, value: object, x: Tensor) -> None:
+    """A parameter is a tensor of numbers as real as those of ``x``, where ``x`` is; or left out."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        raise refusal(f"{who} got a {name} of {type(value).__name__}.", expected="a torch.Tensor, or None")
+    if not (value.is_floating_point() or (x.is_complex() and value.is_complex())):
         raise refusal(
-            f"{who} got a {name} of {type(parameter).__name__}.", expected="a torch.Tensor, or None"
+            f"{who} got a {name} of dtype {value.dtype}.",
+            expected="a floating-point dtype",
+            fix=f"convert it first, for example with {name}.{'real' if value.is_complex() else 'float()'}.",
         )
+    same_device(who, x, {name: value})
+
+
+def same_device(who: str, x: Tensor, others: Mapping[str, Tensor | None]) -> None:
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
+            raise refusal(
+                f"{who} got an input on {x.device} and a {name} on {tensor.device}.",
+                expected="both on one device",
+                fix="load or initialise the module first, for example with module.to_empty(device=...) and its "
+                "state_dict."
+                if tensor.device.type == "meta"
+                else f"move one of them, for example with {name}.to({str(x.device)!r}).",
+            )
 
 
 def running(who: str, mean: Tensor | None, var: Tensor | None, *, needed: bool, flag: str) -> None:

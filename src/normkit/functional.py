@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from normkit import checks, kernels
-from normkit.conventions import autocast, check_out, compute, compute_sum, laid_out, written
+from normkit import checks
 from normkit.errors import refusal
-from normkit.kernels import cpu
-from normkit.kernels.cpu import add_at_once, at_once
+from normkit.kernels import fast
 from normkit.pattern import Layout, Pattern
+from normkit.torch_semantics import autocast, compute, compute_sum
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -82,21 +82,15 @@ def normalize(
     named = pattern.affine(affine, sizes)
     names = named or pattern.shared_names
     mask = checks.mask_like(who, mask, x, _whole_axes(layout, named))
-    if out is not None:
-        check_out(out, x, weight, bias)
-    y: Tensor = kernels.run(
-        "normalize",
-        layout.split(x),
-        axes=layout.axes,
-        weight=_placed(who, "weight", weight, pattern, layout, names),
-        bias=_placed(who, "bias", bias, pattern, layout, names),
-        eps=eps,
-        center=center,
-        mask=None if mask is None else layout.split(mask.expand(x.shape)),
-        out=None if out is None or not out.is_contiguous() else layout.split(out),
-    )
-    y = laid_out(y.reshape(x.shape), x)
-    return y if out is None else written(y, out)
+    call = {
+        "axes": layout.axes,
+        "weight": _placed(who, "weight", weight, x, pattern, layout, names),
+        "bias": _placed(who, "bias", bias, x, pattern, layout, names),
+        "eps": eps,
+        "center": center,
+        "mask": None if mask is None else layout.split(mask.expand(x.shape)),
+    }
+    return compute("normalize", x, call, out, split=layout.split)
 
 
 def layer_norm(
@@ -110,8 +104,8 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
-    if axis == -1:
-        y = at_once(input, normalized_shape, weight, bias, eps, out=out)
+    if axis == -1 and not is_compiling():
+        y: Tensor | None = fast.layer_norm(input, normalized_shape, weight, bias, eps, out)
         if y is not None:
             return y
     checks.floating("layer_norm", input)
@@ -119,7 +113,7 @@ def layer_norm(
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", input, normalized_shape, axis, parameters)
     call = {"axes": axes, "weight": weight, "bias": bias, "eps": eps}
-    return compute("layer_norm", input, out, keep_channels_last=axis != -1, **call)
+    return compute("layer_norm", input, call, out, keep_channels_last=axis != -1)
 
 
 def rms_norm(
@@ -134,24 +128,21 @@ def rms_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
-    if axis == -1 and not zero_centered_weight and _rounds_once(multiply, input, weight):
-        y = at_once(input, normalized_shape, weight, None, eps, center=False, out=out)
+    if axis == -1 and multiply == "before_cast" and not zero_centered_weight and not is_compiling():
+        y: Tensor | None = fast.rms_norm(input, normalized_shape, weight, eps, out)
         if y is not None:
             return y
     checks.floating("rms_norm", input, complex_too=True)
     input = autocast(input)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
-    axes = checks.normalized_axes("RMSNorm", input, normalized_shape, axis, {"weight": weight})
-    return compute(
-        "rms_norm",
-        input,
-        out,
-        axes=axes,
-        weight=weight,
-        eps=_rms_eps(eps, input),
-        zero_centered_weight=zero_centered_weight,
-        multiply=multiply,
-    )
+    call = {
+        "axes": checks.normalized_axes("RMSNorm", input, normalized_shape, axis, {"weight": weight}),
+        "weight": weight,
+        "eps": _rms_eps(eps, input),
+        "zero_centered_weight": zero_centered_weight,
+        "multiply": multiply,
+    }
+    return compute("rms_norm", input, call, out)
 
 
 def add_layer_norm(
@@ -175,15 +166,17 @@ def add_layer_norm(
         >>> stream.sum().item(), y.sum().item()
         (8.0, 0.0)
     """
-    if axis == -1:
-        done = add_at_once(x, residual, normalized_shape, weight, bias, eps, out=out)
-        if done is not None:
-            return done
+    if axis == -1 and not is_compiling():
+        both: tuple[Tensor, Tensor] | None = fast.add_layer_norm(
+            x, residual, normalized_shape, weight, bias, eps, out
+        )
+        if both is not None:
+            return both
     _check_sum("add_layer_norm", x, residual)
     parameters = {"weight": weight, "bias": bias}
     axes = checks.normalized_axes("LayerNorm", x, normalized_shape, axis, parameters)
     call = {"residual": residual, "axes": axes, "weight": weight, "bias": bias, "eps": eps}
-    return compute_sum("add_layer_norm", x, out, **call)
+    return compute_sum("add_layer_norm", x, call, out)
 
 
 def add_rms_norm(
@@ -203,24 +196,23 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
-    if axis == -1 and not zero_centered_weight and _rounds_once(multiply, x, weight):
-        done = add_at_once(x, residual, normalized_shape, weight, None, eps, center=False, out=out)
-        if done is not None:
-            return done
+    if axis == -1 and multiply == "before_cast" and not zero_centered_weight and not is_compiling():
+        both: tuple[Tensor, Tensor] | None = fast.add_rms_norm(
+            x, residual, normalized_shape, weight, eps, out
+        )
+        if both is not None:
+            return both
     _check_sum("add_rms_norm", x, residual)
     checks.one_of(multiply, MULTIPLY, what="multiply=")
-    axes = checks.normalized_axes("RMSNorm", x, normalized_shape, axis, {"weight": weight})
-    return compute_sum(
-        "add_rms_norm",
-        x,
-        out,
-        residual=residual,
-        axes=axes,
-        weight=weight,
-        eps=_rms_eps(eps, x, residual),
-        zero_centered_weight=zero_centered_weight,
-        multiply=multiply,
-    )
+    call = {
+        "residual": residual,
+        "axes": checks.normalized_axes("RMSNorm", x, normalized_shape, axis, {"weight": weight}),
+        "weight": weight,
+        "eps": _rms_eps(eps, x, residual),
+        "zero_centered_weight": zero_centered_weight,
+        "multiply": multiply,
+    }
+    return compute_sum("add_rms_norm", x, call, out)
 
 
 def group_norm(
@@ -235,10 +227,6 @@ def group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
-    if axis == 1 and mask is None and out is None and cpu.takes_channels(input, weight, bias):
-        divides = type(num_groups) is int and num_groups > 0 and input.shape[1] % num_groups == 0
-        if divides and input.numel() > num_groups:
-            return cpu.group_norm(input, num_groups=num_groups, weight=weight, bias=bias, eps=eps)
     checks.floating("group_norm", input)
     input = autocast(input)
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
@@ -251,17 +239,15 @@ def group_norm(
         )
     samples_and_group = input.numel() // num_groups
     checks.several_values("GroupNorm", input, samples_and_group, of="a group")
-    return compute(
-        "group_norm",
-        input,
-        out,
-        num_groups=num_groups,
-        weight=weight,
-        bias=bias,
-        eps=eps,
-        axis=axis,
-        mask=checks.mask_like("GroupNorm", mask, input, (axis,)),
-    )
+    call = {
+        "num_groups": num_groups,
+        "weight": weight,
+        "bias": bias,
+        "eps": eps,
+        "axis": axis,
+        "mask": checks.mask_like("GroupNorm", mask, input, (axis,)),
+    }
+    return compute("group_norm", input, call, out)
 
 
 def batch_norm(
@@ -286,22 +272,6 @@ def batch_norm(
     but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
     :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
-    call: dict[str, Any] = {
-        "running_mean": running_mean,
-        "running_var": running_var,
-        "weight": weight,
-        "bias": bias,
-        "training": training,
-        "momentum": momentum,
-        "eps": eps,
-        "num_batches_tracked": num_batches_tracked,
-    }
-    plain = axis == 1 and mask is None and out is None and process_group is None and momentum is not None
-    if plain and eps > 0 and cpu.takes_channels(input, weight, bias, running_mean, running_var):
-        running = (running_mean, running_var)
-        has_running = all(t is not None and not t.requires_grad for t in running)
-        if has_running and (not training or input.numel() > input.shape[1]):
-            return cpu.batch_norm(input, **call)
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
     if training and momentum is None and num_batches_tracked is None:
@@ -317,15 +287,17 @@ def batch_norm(
     if training and process_group is None:
         rest = [i for i in range(input.ndim) if i != axis]
         checks.several_values("BatchNorm", input, math.prod([input.shape[i] for i in rest]), of="a channel")
-    return compute(
-        "batch_norm",
-        input,
-        out,
-        axis=axis,
-        mask=checks.mask_like("BatchNorm", mask, input, (axis,)),
-        process_group=process_group,
-        **call,
-    )
+    call = {
+        **parameters,
+        "training": training,
+        "momentum": momentum,
+        "eps": eps,
+        "axis": axis,
+        "mask": checks.mask_like("BatchNorm", mask, input, (axis,)),
+        "process_group": process_group,
+        "num_batches_tracked": num_batches_tracked,
+    }
+    return compute("batch_norm", input, call, out)
 
 
 def instance_norm(
@@ -343,12 +315,6 @@ def instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
-    plain = (
-        axis == 1 and mask is None and out is None and use_input_stats and running_mean is running_var is None
-    )
-    if plain and cpu.takes_channels(input, weight, bias) and input.numel() > math.prod(input.shape[:2]):
-        call: dict[str, Any] = {"weight": weight, "bias": bias, "momentum": momentum, "eps": eps}
-        return cpu.instance_norm(input, running_mean=None, running_var=None, use_input_stats=True, **call)
     checks.floating("instance_norm", input)
     checks.running(
         "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"
@@ -359,29 +325,31 @@ def instance_norm(
         rest = [i for i in range(1, input.ndim) if i != axis]
         values = math.prod([input.shape[i] for i in rest])
         checks.several_values("InstanceNorm", input, values, of="a channel of a sample")
-    return compute(
-        "instance_norm",
-        input,
-        out,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-        use_input_stats=use_input_stats,
-        momentum=momentum,
-        eps=eps,
-        axis=axis,
-        mask=checks.mask_like("InstanceNorm", mask, input, (axis,)),
-    )
+    call = {
+        **parameters,
+        "use_input_stats": use_input_stats,
+        "momentum": momentum,
+        "eps": eps,
+        "axis": axis,
+        "mask": checks.mask_like("InstanceNorm", mask, input, (axis,)),
+    }
+    return compute("instance_norm", input, call, out)
 
 
 def _placed(
-    who: str, what: str, parameter: Tensor | None, pattern: Pattern, layout: Layout, names: Sequence[str]
+    who: str,
+    what: str,
+    parameter: Tensor | None,
+    x: Tensor,
+    pattern: Pattern,
+    layout: Layout,
+    names: Sequence[str],
 ) -> Tensor | None:
+    """A parameter that broadcasts against the input with its axes split."""
     if parameter is None:
         return None
     found = dict(zip(layout.names, layout.sizes, strict=True))
-    checks.tensor(who, what, parameter)
+    checks.parameter(who, what, parameter, x)
     shape = pattern.parameter_shape(names, found)
     if tuple(parameter.shape) != shape or not names:
         axes = [[f.name for f in axis.factors] for axis in pattern.axes if not axis.is_ellipsis]
@@ -405,17 +373,10 @@ def _rms_eps(eps: float | None, *terms: Tensor) -> float:
     return min(torch.finfo(d).eps for d in (torch.float32, *(t.dtype for t in terms))) if eps is None else eps
 
 
-def _rounds_once(multiply: str, x: Tensor, weight: Tensor | None) -> bool:
-    """Is there nothing to round before the weight? float32 is as wide as what is computed in."""
-    if multiply == "before_cast":
-        return True
-    dtypes = getattr(x, "dtype", None), getattr(weight, "dtype", None)
-    return multiply == "after_cast" and dtypes == (torch.float32, torch.float32)
-
-
 def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
     checks.floating(who, x)
     checks.floating(who, residual)
+    checks.same_device(who, x, {"residual": residual})
     if x.shape != residual.shape:
         raise refusal(
             f"{who} got x of shape {tuple(x.shape)} and residual of shape {tuple(residual.shape)}.",

@@ -33,7 +33,6 @@ def facts() -> dict[str, Any]:
     import torch
 
     from normkit import kernels
-    from normkit.kernels.cpu import library
     from normkit.lab import machine
 
     backends: dict[str, dict[str, str]] = {}
@@ -48,8 +47,8 @@ def facts() -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": machine.cpu(),
         "threads": torch.get_num_threads(),
-        "isa": library.isa(),
-        "kernels_missing": library.MISSING,
+        "isa": kernels.isa(),
+        "kernels_missing": kernels.missing(),
         "backends": backends,
     }
 

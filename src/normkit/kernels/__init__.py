@@ -1,100 +1,149 @@
-"""How a norm is computed: interchangeable backends behind one table.
+"""How a norm is computed: operators defined once, backends that implement them, and one place that chooses.
 
-A backend is a module with functions of the same names and arguments as ``reference``, and ``refuses``,
-which says why it cannot take a call. Nothing is patched, nothing is chosen at import.
+A call goes ``run`` -> ``admit`` -> one backend. Nothing is patched, nothing is chosen at import, and no other part of
+normkit knows a backend by name.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+import warnings
 from typing import Any
 
-import torch  # noqa: F401  # for the example
+import torch
 from torch import Tensor
 
-from normkit.kernels import cpu, reference, torch_ops
+from normkit.kernels import fast, fused, operators, reference
+from normkit.kernels.admission import BACKENDS, admit, exact
+from normkit.kernels.cpu import library
 
-__all__ = ["BACKENDS", "backend_for", "choices", "explain", "run"]
-
-# Read from the top: the first backend that does not refuse a call computes it.
-BACKENDS: dict[str, ModuleType] = {
-    "torch_ops": torch_ops,
-    "cpu": cpu,
-    "reference": reference,
-}
+__all__ = ["BACKENDS", "admit", "choices", "exact", "explain", "fast", "isa", "linear", "missing", "run"]
 
 
-def backend_for(op: str, x: Tensor, **call: Any) -> str:
-    """The name of the backend that would compute ``op`` for this input and these arguments."""
-    for name, backend in BACKENDS.items():
-        if backend.refuses(op, x, **call) is None:
-            return name
-    raise AssertionError("the reference refuses nothing")
-
-
-def run(op: str, x: Tensor, out: Any = None, **call: Any) -> Any:
-    """Compute ``op`` on the first backend that takes the call.
+def run(op: str, x: Tensor, call: dict[str, Any], out: Any = None) -> Any:
+    """Compute ``op`` on the backend that admits the call.
 
     ``out`` is an offer: a backend that can write there does so, and returns it.
     """
-    name = backend_for(op, x, **call)
-    if name == "reference" and cpu.library.MISSING is not None and x.device.type == "cpu":
-        cpu.library.warn_once()
-    offered = {"out": out} if out is not None and name == "cpu" and cpu.can_write(op, x, out, **call) else {}
-    return getattr(BACKENDS[name], op)(x, **call, **offered)
+    backend, plan, _ = admit(op, x, call)
+    if backend != "cpu" and x.device.type not in _SAID:
+        _say_once(x)
+    return BACKENDS[backend].run(op, x, call, plan, out)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x weightᵀ + bias`` of a few rows, as when a model writes one token after the other.
+
+    It is bound by reading the weight, which torch does with one thread. Any other call is torch's own.
+    """
+    few = 0 < x.numel() <= _FEW_ROWS * weight.shape[-1]
+    if few and not torch.is_grad_enabled() and _is_plain_linear(x, weight, bias):
+        y: Tensor = operators.operator("linear")(x, weight, bias)
+        return y
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def isa() -> str | None:
+    """The instruction set that the CPU kernels use here; None without them."""
+    return library.isa()
+
+
+def missing() -> str | None:
+    """Why there are no CPU kernels here; None if there are."""
+    return library.MISSING
 
 
 def explain(x: Tensor, **call: Any) -> str:
-    """What would run for ``x``, and why: one line an operator.
+    """What would run for ``x``, what it promises, and why: one line an operator.
 
     Row norms are asked about the last axis, the others about channels at axis 1; any argument of an operator
     can be given by name.
 
     Example:
-        >>> print(explain(torch.ones(2, 4, dtype=torch.complex64)))  # doctest: +ELLIPSIS
-        complex64 of shape (2, 4) on cpu
-          add_layer_norm  reference  ... it has no kernels for torch.complex64
-          ...
+        >>> print(explain(torch.ones(2, 4)))
+        float32 of shape (2, 4) on cpu
+          add_layer_norm  cpu        exact
+          add_rms_norm    cpu        exact
+          batch_norm      cpu        exact
+          group_norm      cpu        exact
+          instance_norm   cpu        exact
+          layer_norm      cpu        exact
+          normalize       cpu        exact
+          rms_norm        cpu        exact
     """
     lines = [f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)} on {x.device}"]
     for op, (name, why) in choices(x, **call).items():
-        lines.append(f"  {op:<15} {name:<10} {why}".rstrip())
+        promise = BACKENDS[name].promise
+        lines.append(f"  {op:<15} {name:<10} {promise}{f'; {why}' if why else ''}")
     return "\n".join(lines)
 
 
 def choices(x: Tensor, **call: Any) -> dict[str, tuple[str, str]]:
-    """What ``explain`` says, as data: operator -> (backend, why the kernels refused, if they did)."""
+    """What ``explain`` says, as data: operator -> (backend, what kept those before it from taking the call)."""
     chosen = {}
-    for op in sorted(n for n in reference.__all__ if n in cpu.__all__ and n != "refuses"):
-        arguments = {**_typical(op, x), **call}
-        name, why = "", ""
-        for name, backend in BACKENDS.items():
-            reason = "too few axes" if x.ndim < 1 + ("axis" in arguments) else None
-            reason = reason or backend.refuses(op, x, **arguments)
-            if reason is None:
-                break
-            if name == "cpu":
-                why = f"cpu: {reason}"
-        chosen[op] = name, why
+    for op in reference.__all__:
+        arguments = _typical(op, x)
+        arguments.update({name: value for name, value in call.items() if name in arguments})
+        if x.ndim < 1 + ("axis" in arguments):
+            chosen[op] = "reference", "too few axes"
+            continue
+        backend, _, why = admit(op, x, arguments)
+        chosen[op] = backend, why
     return chosen
 
 
 def _typical(op: str, x: Tensor) -> dict[str, Any]:
     """The arguments that an operator is mostly called with."""
-    affine: dict[str, Any] = {"weight": None, "bias": None, "eps": 1e-5}
-    of_rows: dict[str, Any] = {"axes": (x.ndim - 1,), **affine}
-    running: dict[str, Any] = {
-        "running_mean": None,
-        "running_var": None,
-        "momentum": 0.1,
-        "axis": 1,
-        "mask": None,
-    }
-    calls: dict[str, dict[str, Any]] = {
-        "add_layer_norm": {"residual": x, **of_rows},
-        "add_rms_norm": {"residual": x, **of_rows},
-        "batch_norm": {"training": True, **running, **affine},
-        "group_norm": {"num_groups": 1, "axis": 1, "mask": None, **affine},
-        "instance_norm": {"use_input_stats": True, **running, **affine},
-    }
-    return calls.get(op, of_rows)
+    rows: dict[str, Any] = {"axes": (x.ndim - 1,), "weight": None, "eps": 1e-5}
+    rms = {**rows, "zero_centered_weight": False, "multiply": "before_cast"}
+    channels: dict[str, Any] = {"weight": None, "bias": None, "eps": 1e-5, "axis": 1, "mask": None}
+    running = {**channels, "running_mean": None, "running_var": None, "momentum": 0.1}
+    return {
+        "add_layer_norm": {"residual": x, "bias": None, **rows},
+        "add_rms_norm": {"residual": x, **rms},
+        "batch_norm": {"training": True, "process_group": None, "num_batches_tracked": None, **running},
+        "group_norm": {"num_groups": 1, **channels},
+        "instance_norm": {"use_input_stats": True, **running},
+        "layer_norm": {"bias": None, **rows},
+        "normalize": {"bias": None, "center": True, "mask": None, **rows},
+        "rms_norm": rms,
+    }[op]
+
+
+_FEW_ROWS = 8  # for more of them a matrix product is faster
+
+
+def _is_plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return (
+        library.MISSING is None
+        and all(
+            type(t) in (Tensor, torch.nn.Parameter)
+            and t.is_cpu
+            and t.dtype == torch.float32
+            and t.is_contiguous()
+            for t in tensors
+        )
+        and x.shape[-1] == weight.shape[-1]
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not fast.is_watched()
+    )
+
+
+_SAID = {"meta"}  # device types of which one line has been said; meta tensors hold no numbers to be exact about
+
+
+def _say_once(x: Tensor) -> None:
+    """What computes on a device without kernels; not while torch.compile traces, which fuses without them."""
+    device = x.device.type
+    if torch.compiler.is_compiling() or (device == "cpu" and library.MISSING is None):
+        return
+    _SAID.add(device)
+    reason = library.MISSING if device == "cpu" else f"there are none for {device}"
+    warnings.warn(
+        f"normkit runs without kernels of its own: {reason}. torch's operators compute what they can, and round as "
+        "torch does; masks, patterns and mixed dtypes take plain torch operations, which is slower. "
+        "`normkit.exact()` asks for exactness, `normkit info` says what to do.",
+        RuntimeWarning,
+        stacklevel=5,
+    )

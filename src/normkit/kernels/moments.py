@@ -43,7 +43,8 @@ class Moments(NamedTuple):
         eps_d = eps * self.scale * self.scale
         if isinstance(self.scale, Tensor):
             eps_d = eps_d + (self.scale < 1).to(self.var.dtype) * torch.finfo(self.var.dtype).tiny
-        return self.centered * torch.rsqrt(self.var + eps_d)
+        # Not times rsqrt: its derivative, the third power, overflows where eps_d is tiny.
+        return self.centered / torch.sqrt(self.var + eps_d)
 
     def batch_mean(self) -> Tensor:
         return torch.as_tensor(self.shift + self.mean / self.scale)
@@ -59,10 +60,12 @@ def moments(
     center: bool = True,
     mask: Tensor | None = None,
     group: ProcessGroup | None = None,
+    eps: float = 1e-5,
 ) -> Moments:
     """The moments over ``axes``, of the valid values alone, over all processes of ``group``.
 
-    ``center=False`` takes the second moment about 0, for RMSNorm.
+    ``center=False`` takes the second moment about 0, for RMSNorm. ``eps`` is what will be added to the variance: if
+    that is nothing, small numbers are enlarged, whose squares would vanish.
     """
     x = valid(widen(x), mask)
     fixed = x.detach()
@@ -71,7 +74,7 @@ def moments(
         count = _sum(mask.expand(x.shape), axes)
     peak = _peak(fixed, axes)
     if not center:
-        scale = _scale(peak, x.dtype)
+        scale = _scale(peak, x.dtype, eps)
         d = x * scale
         return Moments(d, 0.0, _sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
 
@@ -84,7 +87,7 @@ def moments(
         count, first, peak = all_reduce_sum(torch.stack(parts), group).unbind()
         count = count.to(x.dtype)  # float64 would spread to everything that is divided by it
     n = _at_least_1(count)
-    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype)
+    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype, eps)
     d = valid(x * scale - shift * scale, mask)
     sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
     if group is not None:
@@ -120,11 +123,13 @@ def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
     return torch.maximum(x.amax(list(axes), keepdim=True).abs(), x.amin(list(axes), keepdim=True).abs())
 
 
-def _scale(peak: Tensor, dtype: torch.dtype) -> Tensor:
+def _scale(peak: Tensor, dtype: torch.dtype, eps: float) -> Tensor:
     """1 for ordinary numbers; for large ones the power of two that keeps their squares from overflowing."""
-    limit = torch.finfo(dtype).max ** 0.25
-    scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1)
-    return torch.where(scale == 0, 1, scale).to(_real(dtype))  # an infinite peak: nothing to keep
+    finfo = torch.finfo(dtype)
+    limit = finfo.max**0.25
+    scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1 if eps > finfo.tiny**0.75 else limit**3)
+    # nothing to keep where the peak is infinite, nothing to enlarge where it is 0
+    return torch.where((scale == 0) | (peak == 0), 1, scale).to(_real(dtype))
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

@@ -28,14 +28,8 @@ __all__ = [
     "instance_norm",
     "layer_norm",
     "normalize",
-    "refuses",
     "rms_norm",
 ]
-
-
-def refuses(op: str, x: Tensor, **call: object) -> str | None:
-    """Why this backend cannot take a call: the reference takes every one."""
-    return None
 
 
 def normalize(
@@ -49,7 +43,7 @@ def normalize(
     mask: Tensor | None = None,
 ) -> Tensor:
     """Normalise over ``axes``. ``weight``, ``bias`` and ``mask`` broadcast against ``x``."""
-    x_hat = moments(x, axes, center=center, mask=mask).x_hat(eps)
+    x_hat = moments(x, axes, center=center, mask=mask, eps=eps).x_hat(eps)
     return affine(x_hat, weight, bias, mask).to(x.dtype)
 
 
@@ -73,7 +67,7 @@ def rms_norm(
 ) -> Tensor:
     """``dtype`` is what the result is cast to, and what "before" and "after" refer to: that of ``x``."""
     dtype = x.dtype if dtype is None else dtype
-    x_hat = moments(x, axes, center=False).x_hat(eps)
+    x_hat = moments(x, axes, center=False, eps=eps).x_hat(eps)
     weight = along(axes, x.ndim, weight)
     if weight is not None and multiply == "after_cast":
         gain = 1 + weight if zero_centered_weight else weight
@@ -152,7 +146,7 @@ def instance_norm(
 ) -> Tensor:
     """Running statistics follow the average, over instances, of the mean and the unbiased variance."""
     if use_input_stats:
-        stats = moments(x, all_but(axis, x.ndim)[1:], mask=mask)
+        stats = moments(x, all_but(axis, x.ndim)[1:], mask=mask, eps=eps)
         # An instance of padding alone has no mean to contribute, and one of a single value no variance.
         update(running_mean, stats.batch_mean, stats.n > 0, momentum, average=True)
         update(running_var, stats.unbiased_var, stats.n > 1, momentum, average=True)
@@ -202,8 +196,9 @@ def affine(
     x_hat: Tensor, weight: Tensor | None, bias: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Parameters are widened first, so that their gradients are summed in the wide dtype too."""
+    x_hat = valid(x_hat, mask)  # a group that holds NaN has it in its padding as well
     y = x_hat if weight is None else x_hat * widen(weight)
-    return valid(y if bias is None else y + widen(bias), mask)
+    return y if bias is None else valid(y + widen(bias), mask)
 
 
 @torch.no_grad()
@@ -238,6 +233,17 @@ def update(
     old, new = widen(running), value.reshape(running.shape)
     moved = (1 - momentum) * old + momentum * new
     running.copy_(torch.where(known.reshape(-1), moved, old) if isinstance(known, Tensor) else moved)
+
+
+@torch.no_grad()
+def move_running(
+    running_mean: Tensor, running_var: Tensor, stats: Tensor, share: float | Tensor, *, average: bool = False
+) -> None:
+    """Move both towards the (mean, variance, number of values) of every channel, or of every instance of it."""
+    mean, var, count = stats.unbind()
+    unbiased = var * count / (count - 1).clamp_min(1)
+    update(running_mean, lambda: mean, count > 0, share, average=average)
+    update(running_var, lambda: unbiased, count > 1, share, average=average)
 
 
 def all_but(axis: int, ndim: int) -> list[int]:

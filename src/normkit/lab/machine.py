@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from normkit._version import __version__
-from normkit.kernels.cpu import library
+from normkit import kernels
 
 __all__ = ["Memory", "borrowed_process", "cpu", "describe", "own_process"]
 
@@ -85,7 +85,7 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu(),
         "cores": os.cpu_count(),
-        "kernels": library.isa() if library.MISSING is None else f"none: {library.MISSING}",
+        "kernels": kernels.isa() or f"none: {kernels.missing()}",
     }
 
 

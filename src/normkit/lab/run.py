@@ -15,7 +15,7 @@ import torch
 from normkit import checks
 from normkit._version import __version__
 from normkit.errors import refusal
-from normkit.kernels.cpu import library
+from normkit import kernels
 from normkit.lab.task import Task, find, imported, source_of, task_class
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
@@ -24,7 +24,7 @@ __all__ = ["SCHEDULES", "Run", "code_version"]
 
 SCHEDULES = ("constant", "cosine")
 # The parts of normkit that decide numbers; a change to any of them makes earlier runs another version's.
-_DECIDING = ("conventions.py", "functional.py", "kernels", "norms", "pattern.py", "placement", "transformer")
+_DECIDING = ("functional.py", "kernels", "norms", "pattern.py", "placement", "torch_semantics.py", "transformer")
 _DECIDING_LAB = ("task.py", "tasks", "training.py", "measuring.py", "run.py")
 
 
@@ -143,4 +143,4 @@ def code_version() -> str:
     found = (f for part in parts for f in ([part] if part.is_file() else part.rglob("*")))
     files = sorted(f for f in found if f.suffix in (".py", ".so", ".pyd"))
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
-    return f"normkit {__version__}+{digest}, {library.isa() or 'no'} kernels, torch {torch.__version__}"
+    return f"normkit {__version__}+{digest}, {kernels.isa() or 'no'} kernels, torch {torch.__version__}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normkit.placement.choice import Maker, apply_norm, make_norm, takes_mask
 from normkit.transformer.cache import Cache
-from normkit.transformer.linear import Linear
+from normkit.transformer.linear import project
 from normkit.transformer.positions import turn
 
 __all__ = ["Attention"]
@@ -54,8 +54,8 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.size = size = head_dim or dim // heads
         self.inner, self.dropout = inner, dropout
-        self.qkv = Linear(dim, (heads + 2 * self.kv_heads) * size, bias)
-        self.output = Linear(heads * size, dim, bias)
+        self.qkv = nn.Linear(dim, (heads + 2 * self.kv_heads) * size, bias)
+        self.output = nn.Linear(heads * size, dim, bias)
         every = "qkv" in inner
         self.query_norm = make_norm(norm, size) if every or qk_norm else None
         self.key_norm = make_norm(norm, size) if every or qk_norm else None
@@ -114,14 +114,14 @@ class Attention(nn.Module):
         y = y.transpose(1, 2).flatten(2)
         if self.inner_norm is not None:
             y = apply_norm(self.inner_norm, y, mask)
-        return self.output(y)
+        return project(self.output, y)
 
     def _own(
         self, x: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q of shape BHTD, k and v of shape BKTD, of the tokens themselves."""
         heads, others = self.heads, self.kv_heads
-        every = self.qkv(x).view(x.shape[0], x.shape[1], heads + 2 * others, self.size)
+        every = project(self.qkv, x).view(x.shape[0], x.shape[1], heads + 2 * others, self.size)
         if self.query_norm is not None:
             query, key, value = every.split((heads, others, others), 2)
             query = _normed(self.query_norm, query, mask)
@@ -145,18 +145,23 @@ class Attention(nn.Module):
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same with keys and values of an encoder's output, which a cache keeps."""
-        both = [self.heads * self.size, 2 * self.kv_heads * self.size]
-        weights = self.qkv.weight.split(both)
-        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split(both)
-        query = self._heads(F.linear(x, weights[0], biases[0]), self.query_norm, mask)
+        query = self._heads(self._part(x, 0), self.query_norm, mask)
         if cache is not None and layer in cache.crossed:
             return query, *cache.crossed[layer]
-        key, value = F.linear(memory, weights[1], biases[1]).chunk(2, -1)
+        key, value = self._part(memory, 1).chunk(2, -1)
         key = self._heads(key, self.key_norm, memory_mask)
         value = self._heads(value, self.value_norm, memory_mask)
         if cache is not None:
             cache.crossed[layer] = key, value
         return query, key, value
+
+    def _part(self, x: Tensor, part: int) -> Tensor:
+        """Queries (0), or keys and values (1), of ``x``."""
+        sizes = [self.heads * self.size, 2 * self.kv_heads * self.size]
+        if type(self.qkv) is not nn.Linear:  # quantised, or with an adapter: it gives all of them
+            return self.qkv(x).split(sizes, -1)[part]
+        bias = None if self.qkv.bias is None else self.qkv.bias.split(sizes)[part]
+        return F.linear(x, self.qkv.weight.split(sizes)[part], bias)
 
     def _heads(self, x: Tensor, norm: nn.Module | None, mask: Tensor | None) -> Tensor:
         return _normed(norm, x.unflatten(-1, (-1, self.size)), mask).transpose(1, 2)

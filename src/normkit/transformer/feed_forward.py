@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.placement.choice import Maker, apply_norm, make_norm
-from normkit.transformer.linear import Linear
+from normkit.transformer.linear import project
 
 __all__ = ["FeedForward"]
 
@@ -47,8 +47,8 @@ class FeedForward(nn.Module):
         super().__init__()
         checks.one_of(activation, FUNCTIONS, what="activation=")
         self.activation, self.inner = activation, inner
-        self.input = Linear(dim, 2 * hidden if activation == "swiglu" else hidden, bias)
-        self.output = Linear(hidden, dim, bias)
+        self.input = nn.Linear(dim, 2 * hidden if activation == "swiglu" else hidden, bias)
+        self.output = nn.Linear(hidden, dim, bias)
         self.inner_norm = make_norm(norm, hidden) if {"output", "activation"} & set(inner) else None
 
     def initialise(self, gain: float = 1.0) -> None:
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
                 nn.init.zeros_(bias)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        y = self.input(x)
+        y = project(self.input, x)
         if self.activation == "swiglu":
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
@@ -69,4 +69,4 @@ class FeedForward(nn.Module):
             y = FUNCTIONS[self.activation](y)
         if self.inner_norm is not None:
             y = apply_norm(self.inner_norm, y, mask)
-        return self.output(y)
+        return project(self.output, y)

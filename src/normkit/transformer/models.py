@@ -17,7 +17,7 @@ from normkit.transformer.config import Config, configure
 from normkit.transformer.embedding import Embedding
 from normkit.transformer.from_hf import convert
 from normkit.transformer.generation import Sampling, check_prompt, continue_with, evaluating
-from normkit.transformer.linear import Linear
+from normkit.transformer.linear import project
 from normkit.transformer.positions import runs, token_positions
 from normkit.transformer.stack import Stack
 
@@ -48,7 +48,7 @@ class _Model(nn.Module):
         head = self._modules.get("head")
         if (
             self.config.tied
-            and isinstance(head, Linear)
+            and isinstance(head, nn.Linear)
             and head.weight.shape == self.embedding.token.weight.shape
         ):
             head.weight = self.embedding.token.weight
@@ -149,7 +149,7 @@ class LanguageModel(_Model):
             segments: several sequences packed into a row: a number each, (B, T).
             cache: from :meth:`cache`; ``ids`` are the tokens that are not in it yet.
         """
-        logits: Tensor = self.head(self.hidden(ids, mask=mask, segments=segments, cache=cache))
+        logits = project(self.head, self.hidden(ids, mask=mask, segments=segments, cache=cache))
         return logits
 
     def hidden(
@@ -232,7 +232,7 @@ class LanguageModel(_Model):
         cache = self.cache(ids.shape[0], ids.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
-            last: Tensor = self.head(self.hidden(new, mask=seen, cache=cache)[:, -1])
+            last = project(self.head, self.hidden(new, mask=seen, cache=cache)[:, -1])
             return last
 
         with evaluating(self):
@@ -277,7 +277,7 @@ class Seq2Seq(_Model):
         """The masks are True for real tokens."""
         _same_batch(source, target)
         memory = self.encode(source, mask=source_mask)
-        logits: Tensor = self.head(self._decode(target, memory, source_mask, target_mask, None))
+        logits = project(self.head, self._decode(target, memory, source_mask, target_mask, None))
         return logits
 
     @property
@@ -329,7 +329,7 @@ class Seq2Seq(_Model):
         cache = _cache(self.config, self.head.weight, start.shape[0], start.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
-            last: Tensor = self.head(self._decode(new, memory, source_mask, seen, cache)[:, -1])
+            last = project(self.head, self._decode(new, memory, source_mask, seen, cache)[:, -1])
             return last
 
         with evaluating(self):
@@ -344,8 +344,8 @@ def _same_batch(source: Tensor, target: Tensor) -> None:
         )
 
 
-def _head(config: Config, embedding: Embedding) -> Linear:
-    head = Linear(config.dim, config.vocab, bias=False)
+def _head(config: Config, embedding: Embedding) -> nn.Linear:
+    head = nn.Linear(config.dim, config.vocab, bias=False)
     if config.tied:
         head.weight = embedding.token.weight
     else:

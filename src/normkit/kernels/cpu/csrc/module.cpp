@@ -1,4 +1,4 @@
-// What Python loads: the operators of namespace normkit, and which instructions they use.
+// What Python loads: the operators of namespace normkit on the CPU, and which instructions they use.
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
 #include <unistd.h>
@@ -40,31 +40,7 @@ int64_t last_level_cache() {
 
 } // namespace normkit
 
-#define NK_SHAPE "SymInt k0, SymInt r1, SymInt k2, SymInt r3, SymInt i"
-
-STABLE_TORCH_LIBRARY(normkit, m) {
-    m.def("rows(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) -> Tensor");
-    m.def("rows_train(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) -> (Tensor, Tensor)");
-    m.def("rows_out(Tensor x, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind, Tensor(a!) out) -> ()");
-    m.def("rows_add(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) "
-          "-> (Tensor, Tensor)");
-    m.def("rows_add_train(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind) "
-          "-> (Tensor, Tensor, Tensor)");
-    m.def("rows_add_out(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int dims, int size, float eps, int kind, "
-          "Tensor(a!) out, Tensor(b!) total) -> ()");
-    m.def("rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, Tensor? dtotal, int dims, "
-          "float eps, int kind, bool need_dx, bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
-    m.def("groups(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
-          "Tensor? mean, Tensor? var, float eps, bool center) -> (Tensor, Tensor)");
-    m.def("groups_out(Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
-          "Tensor? mean, Tensor? var, float eps, bool center, Tensor(a!) out) -> Tensor");
-    m.def("groups_backward(Tensor dy, Tensor x, " NK_SHAPE ", Tensor? weight, Tensor? bias, bool weight_on_rows, Tensor? mask, "
-          "Tensor stats, bool given, float eps, bool center, bool need_dweight, bool need_dbias) "
-          "-> (Tensor, Tensor, Tensor)");
-    m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
-    m.def("update_running(Tensor(a!) mean, Tensor(b!) var, Tensor stats, float momentum) -> ()");
-}
-
+// Their schemas are in kernels/operators.py.
 STABLE_TORCH_LIBRARY_IMPL(normkit, CPU, m) {
     m.impl("rows", normkit::rows);
     m.impl("rows_train", normkit::rows_train);

@@ -128,11 +128,9 @@ struct Forward {
         weight = arguments.optional_tensor();
         bias = arguments.optional_tensor();
         dims = arguments.integer();
-        const int64_t size = arguments.integer();
         eps = arguments.number();
         kind = arguments.integer();
         in = Input(x, dims);
-        STD_TORCH_CHECK(size < 0 || size == in.rows.dim, "the normalised axes have another size");
         total_type = in.type;
         if (add) {
             same_shape(x, residual);

@@ -1,8 +1,8 @@
-"""torch's own operators, for exporting: a graph that leaves Python should hold one node a norm.
+"""torch's own operators: where no kernel of ours runs, and in graphs that leave Python.
 
-``torch.export`` and ``torch.onnx.export`` then write ``layer_norm`` or ``LayerNormalization`` rather than
-the dozen operators of the reference. Numbers agree for ordinary inputs; torch's lose digits where the mean
-is large against the spread. A call that torch cannot express is left to the next backend.
+They are as fast as torch is, and round as torch does: digits are lost where the mean is large against the spread
+(``normkit.exact()`` asks for the reference instead). ``torch.export`` and ``torch.onnx.export`` write one node a norm
+rather than the dozen operators of the reference. What torch cannot express is left to the reference.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from normkit.kernels import reference
 
 __all__ = [
     "add_layer_norm",
@@ -26,16 +28,13 @@ __all__ = [
     "rms_norm",
 ]
 
+_NARROW = (torch.float16, torch.bfloat16)
 
-def refuses(op: str, x: Tensor, **call: Any) -> str | None:
-    """Why this backend cannot take a call, or None if it can."""
-    traced = torch._C._get_tracing_state() is not None and torch.onnx.is_in_onnx_export()
-    if not (traced or torch.compiler.is_exporting()):
-        return "it serves torch.export and torch.onnx.export only"
-    if op not in __all__:
-        return f"torch has no {op}"
-    if ("rms" in op or not call.get("center", True)) and not torch.compiler.is_exporting():
-        return "the TorchScript exporter does not know rms_norm"
+
+def refuses(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
+    """Why torch cannot compute a call, or None if it can."""
+    if x.dtype.is_complex:
+        return "torch has no norms of complex numbers"
     residual = call.get("residual")
     if residual is not None and residual.dtype != x.dtype:
         return "torch keeps one dtype for both terms of a sum"
@@ -45,15 +44,19 @@ def refuses(op: str, x: Tensor, **call: Any) -> str | None:
         return "torch takes the channels at axis 1 only"
     if call.get("mask") is not None or call.get("process_group") is not None:
         return "torch has neither mask= nor process_group="
-    if call.get("num_batches_tracked") is not None:
+    if op == "batch_norm" and call["training"] and call["momentum"] is None:
+        return "torch's function keeps no plain average"
+    if op == "batch_norm" and torch.compiler.is_exporting() and call.get("num_batches_tracked") is not None:
         return "torch's function does not count batches"
-    if op == "group_norm" and not x.is_contiguous():
-        return "torch's loses digits in channels_last"
-    tensors = (call.get(name) for name in ("weight", "bias", "running_mean", "running_var"))
-    if any(t is not None and t.dtype != x.dtype for t in tensors):
+    running = [call.get(name) for name in ("running_mean", "running_var")]
+    if any(t is not None and t.requires_grad for t in running):
+        return "torch gives running statistics no gradient"
+    dtypes = {t.dtype for t in (call.get("weight"), call.get("bias"), *running) if t is not None}
+    mixed = op in ("batch_norm", "instance_norm") and x.dtype in _NARROW and dtypes == {torch.float32}
+    if dtypes - {x.dtype} and not mixed:
         return "torch takes parameters of the input's dtype only"
     ours = call.get("multiply") == "after_cast" or call.get("zero_centered_weight", False)
-    if ours and x.dtype in (torch.float16, torch.bfloat16):
+    if ours and x.dtype in _NARROW and call["weight"] is not None:
         return "torch multiplies by a weight of the input's dtype, before the cast"
     return None
 
@@ -99,8 +102,10 @@ def group_norm(x: Tensor, *, num_groups: int, axis: int, mask: None, **call: Any
 
 
 def batch_norm(
-    x: Tensor, *, axis: int, mask: None, process_group: None, num_batches_tracked: None, **call: Any
+    x: Tensor, *, axis: int, mask: None, process_group: None, num_batches_tracked: Tensor | None, **call: Any
 ) -> Tensor:
+    if call["training"]:
+        reference.count_batch(num_batches_tracked, 1, call["momentum"])
     return F.batch_norm(x, **call)
 
 

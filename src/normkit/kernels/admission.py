@@ -1,0 +1,129 @@
+"""Which backend computes a call, and why: the one place that decides.
+
+    kernels     ours, on the devices that have them
+    aten        torch's own operators, elsewhere and in graphs that leave Python
+    reference   the definition in plain torch, which takes every call
+
+A call is offered to them in this order, the cheapest tests first. Nothing else chooses: ``run`` obeys, ``explain``
+reads it out. (The fast path of ``fast`` takes ordinary calls that would be admitted to the CPU kernels; a test
+compares the two.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
+from torch.autograd import forward_ad
+
+from normkit.kernels import aten, fused, reference
+from normkit.kernels.cpu import library
+from normkit.kernels.plans import Plan
+
+__all__ = ["BACKENDS", "Admission", "Backend", "admit", "exact"]
+
+_EXACT: ContextVar[bool] = ContextVar("normkit.exact", default=False)
+_EXACT_ANYWHERE = [0]  # how often it is asked for in any thread: torch.compile cannot read a ContextVar
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Compute exactly on every device: the reference takes the place of torch's own operators.
+
+    On the CPU it changes nothing, since the kernels are exact. Elsewhere torch's operators are faster, and lose digits
+    where the mean is large against the spread.
+
+    Example:
+        >>> x = torch.ones(2, 4, device="meta")
+        >>> admit("layer_norm", x, {"axes": (1,), "weight": None, "bias": None, "eps": 1e-5}).backend
+        'aten'
+        >>> with exact():
+        ...     admit("layer_norm", x, {"axes": (1,), "weight": None, "bias": None, "eps": 1e-5}).backend
+        'reference'
+    """
+    token = _EXACT.set(True)
+    _EXACT_ANYWHERE[0] += 1
+    try:
+        yield
+    finally:
+        _EXACT_ANYWHERE[0] -= 1
+        _EXACT.reset(token)
+
+
+class Admission(NamedTuple):
+    backend: str
+    plan: Plan | None  # how the kernels do it
+    why: str  # what kept the backends before it from taking the call
+
+
+class Backend(NamedTuple):
+    promise: str
+    consider: Callable[[str, Tensor, dict[str, Any]], Plan | str | None]  # a reason: it does not take the call
+    run: Callable[..., Any]  # (op, x, call, plan, out)
+
+
+def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
+    """The first backend that takes a call."""
+    why = ""
+    for name, backend in BACKENDS.items():
+        plan = backend.consider(op, x, call)
+        if not isinstance(plan, str):
+            return Admission(name, plan, why)
+        why = f"{why}; {name}: {plan}" if why else f"{name}: {plan}"
+    raise AssertionError("the reference takes every call")
+
+
+def _consider_kernels(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
+    if not x.is_cpu:
+        return f"it computes on the CPU; this tensor is on {x.device.type}"
+    if library.MISSING is not None:
+        return library.MISSING
+    if x.dtype not in fused.DTYPES:
+        return f"it has no kernels for {x.dtype}"
+    if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+        return f"a {type(x).__name__} is a tensor subclass"
+    if _leaves_python():
+        return "a graph that leaves Python holds torch's own operators"
+    if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return "torch.func and forward-mode derivatives need plain torch operations"
+    if call.get("process_group") is not None:
+        return "statistics over several processes are put together by the reference"
+    return fused.plan_call(op, x, call)
+
+
+def _consider_aten(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
+    if _EXACT_ANYWHERE[0] > 0 if torch.compiler.is_compiling() else _EXACT.get():
+        return "normkit.exact() asks for the reference"
+    leaves = _leaves_python()
+    if not leaves and x.is_cpu and library.MISSING is None:
+        return "what the kernels of a device do not take is computed by the reference"
+    if leaves and not torch.compiler.is_exporting() and ("rms" in op or not call.get("center", True)):
+        return "the TorchScript exporter does not know rms_norm"
+    if leaves and op == "group_norm" and not x.is_contiguous():
+        return "torch's loses digits in channels_last"
+    return aten.refuses(op, x, call)
+
+
+def _leaves_python() -> bool:
+    return torch.compiler.is_exporting() or _get_tracing_state() is not None
+
+
+def _run_aten(op: str, x: Tensor, call: dict[str, Any], plan: None, out: Any) -> Any:
+    return getattr(aten, op)(x, **call)
+
+
+def _run_reference(op: str, x: Tensor, call: dict[str, Any], plan: None, out: Any) -> Any:
+    return getattr(reference, op)(x, **call)
+
+
+# Read from the top: the first that takes a call computes it.
+BACKENDS = {
+    "cpu": Backend("exact", _consider_kernels, fused.run),
+    "aten": Backend("rounds as torch does", _consider_aten, _run_aten),
+    "reference": Backend("exact", lambda op, x, call: None, _run_reference),
+}

@@ -1,0 +1,157 @@
+"""Norms of the last axes, and their derivatives: LayerNorm, RMSNorm, and both after a residual add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+from torch.compiler import is_compiling
+
+from normkit.kernels.by_reference import recompute_with_reference, rows_norm
+from normkit.kernels.cpu import eager
+from normkit.kernels.operators import operator, raw
+
+__all__ = ["add", "add_out", "norm", "norm_out"]
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
+    if is_compiling():
+        if not _needs_grad(x, weight, bias):
+            return operator("rows")(x, weight, bias, dims, eps, kind)
+        return _Rows.apply(x, weight, bias, dims, eps, kind)
+    if _needs_grad(x, weight, bias):
+        return _apply(x, weight, bias, dims, eps, kind)
+    return raw("rows")(x, weight, bias, dims, eps, kind)
+
+
+def norm_out(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int, out: Tensor
+) -> None:
+    operator("rows_out")(x, weight, bias, dims, eps, kind, out)
+
+
+def add(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dims: int,
+    eps: float,
+    kind: int,
+) -> tuple[Tensor, Tensor]:
+    if not _needs_grad(x, residual, weight, bias):
+        return operator("rows_add")(x, residual, weight, bias, dims, eps, kind)
+    if not is_compiling():
+        return _apply_add(x, residual, weight, bias, dims, eps, kind)
+    if residual is x:
+        residual = x.clone()  # torch.compile does not take one tensor twice
+    return _AddRows.apply(x, residual, weight, bias, dims, eps, kind)
+
+
+def add_out(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dims: int,
+    eps: float,
+    kind: int,
+    out: tuple[Tensor, Tensor],
+) -> None:
+    operator("rows_add_out")(x, residual, weight, bias, dims, eps, kind, *out)
+
+
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    if is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int
+    ) -> Tensor:
+        y, stats = operator("rows_train")(x, weight, bias, dims, eps, kind)
+        ctx.save_for_backward(x, weight, bias, stats)
+        ctx.call = dims, eps, kind
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[:3]
+        return *_backward(grads[0], None, *ctx.saved_tensors, needed, *ctx.call), None, None, None
+
+
+class _AddRows(torch.autograd.Function):
+    """The sum is an output too: what flows back into it is added to what the norm passes on."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        dims: int,
+        eps: float,
+        kind: int,
+    ) -> tuple[Tensor, Tensor]:
+        y, total, stats = operator("rows_add_train")(x, residual, weight, bias, dims, eps, kind)
+        ctx.save_for_backward(total, weight, bias, stats)
+        ctx.call = dims, eps, kind
+        ctx.dtypes = x.dtype, residual.dtype
+        ctx.set_materialize_grads(False)
+        return y, total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        need_x, need_residual, *need = ctx.needs_input_grad[:4]
+        needed = need_x or need_residual, *need
+        dsum, dweight, dbias = _backward(*grads, *ctx.saved_tensors, needed, *ctx.call)
+        to_x, to_residual = (
+            dsum.to(dtype) if needs and dsum is not None else None
+            for needs, dtype in zip((need_x, need_residual), ctx.dtypes, strict=True)
+        )
+        return to_x, to_residual, dweight, dbias, None, None, None
+
+
+def _backward(
+    dy: Tensor | None,
+    dtotal: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    stats: Tensor,
+    needed: Sequence[bool],
+    dims: int,
+    eps: float,
+    kind: int,
+) -> Gradients:
+    if dy is None:
+        return dtotal, None, None
+    if is_grad_enabled() and not is_compiling():  # create_graph=True
+
+        def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+            return rows_norm(x, weight, bias, dims, eps, kind, dy.dtype)
+
+        dx, dweight, dbias = recompute_with_reference(forward, (x, weight, bias), needed, dy)
+        return dx + dtotal if dx is not None and dtotal is not None else dx, dweight, dbias
+    call = (dy, x, weight, bias, stats, dtotal, dims, eps, kind, *needed)
+    dx, dweight, dbias = (
+        t if n else None for t, n in zip(operator("rows_backward")(*call), needed, strict=True)
+    )
+    return dx, dweight, dbias
+
+
+# Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
+_apply = super(torch.autograd.Function, _Rows).apply
+_apply_add = super(torch.autograd.Function, _AddRows).apply
+if eager.MODULE is not None:  # the same Functions as nodes in C++, for plain tensors
+    _apply, _apply_add = eager.MODULE.rows, eager.MODULE.rows_add
