@@ -1,7 +1,6 @@
 // What Python loads: the operators of namespace normkit, and which instructions they use.
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -27,15 +26,6 @@ const Kernels &kernels() {
         return generic_kernels;
     }();
     return chosen;
-}
-
-int64_t last_level_cache() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#else
-    static const int64_t bytes = 0;
-#endif
-    return bytes > 0 ? bytes : int64_t(32) << 20;
 }
 
 } // namespace normkit
@@ -82,7 +72,14 @@ STABLE_TORCH_LIBRARY_IMPL(normkit, CPU, m) {
 
 static PyObject *isa(PyObject *, PyObject *) { return PyUnicode_FromString(normkit::kernels().name); }
 
+// For _eager, which calls the same functions without torch's dispatcher.
+static PyObject *api(PyObject *, PyObject *) {
+    static const normkit::Api table = {normkit::API_VERSION, normkit::rows_forward_of, normkit::rows_backward_of};
+    return PyCapsule_New(const_cast<normkit::Api *>(&table), normkit::API_NAME, nullptr);
+}
+
 static PyMethodDef methods[] = {
+    {"api", api, METH_NOARGS, "The kernels as C functions, in a capsule."},
     {"isa", isa, METH_NOARGS, "The instruction set that the kernels use on this machine."},
     {nullptr, nullptr, 0, nullptr},
 };

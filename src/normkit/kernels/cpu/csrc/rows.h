@@ -70,7 +70,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             S *sum = static_cast<S *>(job.total) + row * n;
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
                 at.store(sum + j, at.load(x + j) + at.load(residual + j));
-            });
+            }, job.total_is_term);
             s = sum;
         }
         const Look<C> m = look<CENTER>(s, n);
@@ -92,7 +92,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j), w = at.load(weight + j);
                 at.output(y + j, CENTER ? madd(v, w, at.load(bias + j)) : v * w);
-            });
+            }, job.y_is_x);
         };
         if (!weight || (CENTER && !bias) || job.rounded != F64)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
@@ -101,7 +101,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
                 if (weight) v = v * at.load(weight + j);
                 if (CENTER && bias) v = v + at.load(bias + j);
                 at.store(y + j, v);
-            });
+            }, job.y_is_x);
         else if (job.stream) common(Streaming());
         else common(Whole());
     }

@@ -236,13 +236,13 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
     }
 }
 
-// body(at, j) for every register of n numbers. It writes what it has not read: the tail is written twice.
-template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body) {
+// body(at, j) for every register of n numbers. The tail is written twice, and so must not be read again; in place, once.
+template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body, bool in_place = false) {
     constexpr int64_t W = LANES<C>;
     int64_t j = 0;
 #pragma GCC unroll 2
     for (; j + W <= n; j += W) body(at, j);
-    if (j < n) body(End{n - j, n >= W}, j);
+    if (j < n) body(End{n - j, n >= W && !in_place}, j);
 }
 
 // The same for a body that adds to what is there.
