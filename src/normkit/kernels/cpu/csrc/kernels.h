@@ -148,8 +148,7 @@ extern const Kernels generic_kernels;
 extern const Kernels avx2_kernels, avx512_kernels;
 #endif
 
-// The same in long double, one number after the other: for the rare row whose squares leave the range of the
-// compute dtype.
+// The same one number after the other: for the rare row whose squares leave the range of the compute dtype.
 void careful_row(const RowsForward &job, int64_t row);
 void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias);
 void careful_forward(const Groups &job, bool given);

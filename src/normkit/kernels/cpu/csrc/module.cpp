@@ -7,7 +7,18 @@
 
 #include "tensor.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace normkit {
+
+#if defined(__x86_64__)
+static bool has_f16c() { // clang's __builtin_cpu_supports does not know it
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 // NORMKIT_ISA=generic or avx2 asks for less than the machine has: for tests and for comparisons.
 const Kernels &kernels() {
@@ -19,8 +30,7 @@ const Kernels &kernels() {
         if (!generic && !avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
             return avx512_kernels;
-        if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-            __builtin_cpu_supports("f16c"))
+        if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
             return avx2_kernels;
 #endif
         return generic_kernels;
