@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from normkit.kernels import reference
+from normkit.kernels.cpu import rows
+from normkit.kernels.cpu.eager import MODULE as _EAGER
 from normkit.kernels.cpu.library import operator
 
 __all__ = ["Plan", "is_dense", "memory_order", "norm", "plan", "plan_channels"]
@@ -175,6 +177,9 @@ def norm(
     if out is not None:
         call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
         return out, operator("groups_out")(x, *call, out)
+    if _EAGER is not None and not is_compiling():
+        call = (*planned.sizes, weight, bias, planned.on_rows, mask, mean, var, eps, center)
+        return _EAGER.groups(x, *call, planned)
     if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
@@ -210,26 +215,36 @@ class _Groups(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mask, mean, var, stats = ctx.saved_tensors
-        planned, eps, center = ctx.call
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        rest = (None,) * 6
-        if torch.is_grad_enabled() and not is_compiling():  # create_graph=True
-            y = _again(x, weight, bias, mask, mean, var, planned, eps, center)
-            inputs = [t if n else None for t, n in zip((x, weight, bias), ctx.needs_input_grad, strict=False)]
-            wanted = [t for t in inputs if t is not None]
-            found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
-            return *(None if t is None else next(found) for t in inputs), *rest
-        dy = grads[0]
-        if dy.stride() != x.stride():
-            dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
-        call = (*planned.sizes, weight, bias, planned.on_rows, mask, stats, mean is not None, eps, center)
-        dx, dweight, dbias = operator("groups_backward")(dy, x, *call, need_weight, need_bias)
-        return (
-            dx if need_x else None,
-            dweight if need_weight else None,
-            dbias if need_bias else None,
-            *rest,
-        )
+        needed = ctx.needs_input_grad[:3]
+        found = _backward(grads[0], x, weight, bias, mask, mean, var, stats, needed, *ctx.call)
+        return *found, None, None, None, None, None, None
+
+
+def _backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    stats: Tensor,
+    needed: Sequence[bool],
+    planned: Plan,
+    eps: float,
+    center: bool,
+) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled() and not is_compiling():  # create_graph=True
+        y = _again(x, weight, bias, mask, mean, var, planned, eps, center)
+        inputs = [t if n else None for t, n in zip((x, weight, bias), needed, strict=True)]
+        wanted = [t for t in inputs if t is not None]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        return tuple(None if t is None else next(found) for t in inputs)
+    if dy.stride() != x.stride():
+        dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
+    call = (*planned.sizes, weight, bias, planned.on_rows, mask, stats, mean is not None, eps, center)
+    grads = operator("groups_backward")(dy, x, *call, *needed[1:])
+    return tuple(g if need else None for g, need in zip(grads, needed, strict=True))
 
 
 def _again(
@@ -282,3 +297,5 @@ def _flat_mask(mask: Tensor, x: Tensor, planned: Plan) -> Tensor:
 
 # Straight to C: torch's own `apply` looks for transforms, which this backend refuses before.
 _apply = super(torch.autograd.Function, _Groups).apply
+if _EAGER is not None:
+    _EAGER.set_backward(rows._backward, _backward)

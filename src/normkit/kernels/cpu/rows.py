@@ -10,6 +10,7 @@ from torch import Tensor, is_grad_enabled
 from torch.compiler import is_compiling
 
 from normkit.kernels import reference
+from normkit.kernels.cpu.eager import MODULE as _EAGER
 from normkit.kernels.cpu.library import is_plain, operator, raw
 
 __all__ = ["CENTER", "add", "add_at_once", "at_once", "kind_of", "norm", "norm_out"]
@@ -40,6 +41,13 @@ def at_once(
 
     A call on a single row is mostly Python. What this does not check, the operator does, and refuses.
     """
+    if _EAGER is not None and not is_compiling():
+        if center:
+            y = _EAGER.layer_norm(x, shape, weight, bias, eps, out)
+        else:
+            y = _EAGER.rms_norm(x, shape, weight, eps, out)
+        if y is not None:
+            return y
     if not is_plain(x) or (not center and x.ndim > 3):  # torch's rms_norm keeps channels_last
         return None
     try:
@@ -73,6 +81,13 @@ def add_at_once(
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """The same after a residual add, for terms of one dtype."""
+    if _EAGER is not None and not is_compiling():
+        if center:
+            done = _EAGER.add_layer_norm(x, residual, shape, weight, bias, eps, out)
+        else:
+            done = _EAGER.add_rms_norm(x, residual, shape, weight, eps, out)
+        if done is not None:
+            return done
     if not is_plain(x) or type(residual) is not Tensor or residual.dtype != x.dtype:
         return None
     try:
@@ -97,6 +112,8 @@ _NOT_SO = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
+    if _EAGER is not None and not is_compiling():
+        return _EAGER.rows(x, weight, bias, dims, eps, kind)
     if _needs_grad(x, weight, bias):
         return _Rows.apply(x, weight, bias, dims, -1, eps, kind)
     return operator("rows")(x, weight, bias, dims, -1, eps, kind)
@@ -121,6 +138,8 @@ def add(
     if out is not None:
         operator("rows_add_out")(x, residual, weight, bias, dims, -1, eps, kind, *out)
         return out
+    if _EAGER is not None and not is_compiling():
+        return _EAGER.rows_add(x, residual, weight, bias, dims, eps, kind)
     if _needs_grad(x, residual, weight, bias):
         if residual is x and is_compiling():
             residual = x.clone()  # torch.compile does not take one tensor twice

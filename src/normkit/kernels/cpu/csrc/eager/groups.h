@@ -61,24 +61,6 @@ struct GroupsNode final : torch::autograd::Node {
     }
 
     variable_list apply(variable_list &&grads) override;
-
-    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &args) const override {
-        for (const SavedVariable *s : const_cast<GroupsNode *>(this)->saved()) args.collect(*s, false);
-        args.collect(stats);
-        for (const int64_t size : sizes) args.collect(size);
-        args.collect(on_rows);
-        args.collect(center);
-        args.collect(given);
-        args.collect(eps);
-    }
-    variable_list apply_with_saved(const variable_list &grads, torch::dynamo::autograd::SwapSavedVariables &swap) override {
-        for (SavedVariable *s : saved()) swap.before(*s);
-        swap.before(stats);
-        variable_list result = apply(variable_list(grads));
-        for (SavedVariable *s : saved()) swap.after(*s);
-        swap.after(stats);
-        return result;
-    }
 };
 
 inline void Groups::record(PyObject *planned) {

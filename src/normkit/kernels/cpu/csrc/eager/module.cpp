@@ -125,11 +125,13 @@ PyObject *admitted_groups(PyObject *, PyObject *const *args, Py_ssize_t count) {
     END_HANDLE_TH_ERRORS
 }
 
+// Returns what was set before.
 PyObject *set_backward(PyObject *, PyObject *const *args, Py_ssize_t count) {
     if (!takes("set_backward", count, 2)) return nullptr;
-    Py_XSETREF(python_rows, Py_NewRef(args[0]));
-    Py_XSETREF(python_groups, Py_NewRef(args[1]));
-    return none();
+    PyObject *before = Py_BuildValue("OO", python_rows ? python_rows : Py_None, python_groups ? python_groups : Py_None);
+    PyObject **places[2] = {&python_rows, &python_groups};
+    for (int k = 0; before && k < 2; ++k) Py_XSETREF(*places[k], args[k] == Py_None ? nullptr : Py_NewRef(args[k]));
+    return before;
 }
 
 template <class Function> PyCFunction fast(Function *function) {

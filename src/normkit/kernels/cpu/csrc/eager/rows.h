@@ -1,8 +1,6 @@
 // Norms over rows, with a graph node of their own.
 #pragma once
 
-#include <torch/csrc/dynamo/compiled_autograd.h>
-
 #include "ordinary.h"
 
 namespace normkit {
@@ -68,31 +66,6 @@ struct RowsNode final : torch::autograd::Node {
     }
 
     variable_list apply(variable_list &&grads) override;
-
-    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &args) const override {
-        args.collect(x, adds);
-        args.collect(weight, false);
-        args.collect(bias, false);
-        args.collect(stats);
-        args.collect(adds);
-        args.collect(dims);
-        args.collect(kind);
-        args.collect(eps);
-        args.collect(x_type);
-        args.collect(residual_type);
-    }
-    variable_list apply_with_saved(const variable_list &grads, torch::dynamo::autograd::SwapSavedVariables &saved) override {
-        saved.before(x);
-        saved.before(weight);
-        saved.before(bias);
-        saved.before(stats);
-        variable_list result = apply(variable_list(grads));
-        saved.after(x);
-        saved.after(weight);
-        saved.after(bias);
-        saved.after(stats);
-        return result;
-    }
 };
 
 inline void Rows::record() {
