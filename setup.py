@@ -1,9 +1,9 @@
 """Builds the C++ kernels where that is possible; everything else is in pyproject.toml.
 
-The kernels, ``_C``, use LibTorch's stable ABI, so one library serves every torch from 2.10 on and every Python
-from 3.10 on. ``_eager``, a short way to call them, is for the torch and the Python that it was built with. Both
-need a compiler and the headers of an installed torch. Without these the package installs all the same, and
-``normkit info`` says what was missing.
+The kernels, ``_C``, use LibTorch's stable ABI, so one library serves every torch from 2.10 on and every
+Python from 3.10 on. ``_eager``, a short way to call them, is for the torch and the Python that it was built
+with. Both need a compiler and the headers of an installed torch. Without these the package installs all the
+same, and ``normkit info`` says what was missing.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ def torch_version(folder):
 
 
 class BuildKernels(build_ext):
-    """A build that fails leaves a word about why, and a package that works without what it would have built."""
+    """A build that fails leaves a word about why, and a package that works without it."""
 
     def run(self):
         self.failures = {}

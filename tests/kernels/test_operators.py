@@ -123,7 +123,7 @@ BAD = {
     "an out that is the input by columns": ("rows_out", (X[:, :5].T, None, None, 1, -1, 1e-5, 1, X[:, :5])),
     "an out within the weight": ("rows_out", (X[:1], X[1], None, 1, -1, 1e-5, 1, X[1:2])),
     "an out within the bias": ("rows_out", (X[:1], None, X[1], 1, -1, 1e-5, 1, X[1:2])),
-    "a sum within a term": ("rows_add_out", (X[:3], W.expand(3, 8), None, None, 1, -1, 1e-5, 1, OUT[:3], X[1:4])),
+    "a sum within a term": ("rows_add_out", (X[:3], OUT[:3], None, None, 1, -1, 1e-5, 1, OUT[3:], X[1:4])),
     "two outs in one place": ("rows_add_out", (X, X, None, None, 1, -1, 1e-5, 1, OUT, OUT)),
     "statistics of another input": (
         "rows_backward",

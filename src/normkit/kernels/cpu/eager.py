@@ -1,4 +1,4 @@
-"""The short way into the kernels: an extension for one version of torch and of Python, which may be missing."""
+"""The short way into the kernels: an extension for one version of torch and Python, which may be missing."""
 
 from __future__ import annotations
 
@@ -20,4 +20,6 @@ else:
     except ImportError as error:
         note = Path(__file__).with_name("eager_build_error.txt")  # setup.py leaves it where a build fails
         built = "was not built" if note.exists() else "does not load"
-        MISSING = f"the short way into the kernels {built}: {note.read_text().strip() if note.exists() else error}"
+        MISSING = (
+            f"the short way into the kernels {built}: {note.read_text().strip() if note.exists() else error}"
+        )
