@@ -1,12 +1,14 @@
 """Builds the C++ kernels where that is possible; everything else is in pyproject.toml.
 
-The kernels use LibTorch's stable ABI, so one library serves every torch from 2.10 on and every Python from
-3.10 on. They need a compiler and the headers of an installed torch. Without these the package installs all
-the same, and ``normkit info`` says what was missing.
+The kernels, ``_C``, use LibTorch's stable ABI, so one library serves every torch from 2.10 on and every
+Python from 3.10 on. ``_eager``, a short way to call them, is for the torch and the Python that it was built
+with. Both need a compiler and the headers of an installed torch. Without these the package installs all the
+same, and ``normkit info`` says what was missing.
 """
 
 import importlib.util
 import os
+import re
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CPU = Path("src/normkit/kernels/cpu")
-WHY_NOT = "build_error.txt"
+# Why a library was not built, next to where it would be.
+NOTES = {"_C": "build_error.txt", "_eager": "eager_build_error.txt"}
 
 
 def torch_folder():
@@ -29,21 +32,34 @@ def torch_folder():
     raise FileNotFoundError("torch 2.10 or later was not found; install it first, then normkit again")
 
 
-class BuildKernels(build_ext):
-    """A build that fails leaves a word about why, and a package that works without the kernels."""
+def torch_version(folder):
+    found = re.search(r"__version__ = '([^']+)'", (folder / "version.py").read_text())
+    if found is None:
+        raise ValueError(f"{folder / 'version.py'} does not say which torch this is")
+    return found.group(1)
 
-    failure = ""
+
+class BuildKernels(build_ext):
+    """A build that fails leaves a word about why, and a package that works without it."""
+
+    def run(self):
+        self.failures = {}
+        super().run()
 
     def build_extension(self, extension):
         try:
             torch = torch_folder()
             extension.extra_compile_args += ["-isystem", str(torch / "include")]
             extension.library_dirs.append(str(torch / "lib"))
+            if extension is eager:
+                extension.define_macros.append(("NORMKIT_TORCH", f'"{torch_version(torch)}"'))
             self.compile_in_parallel()
             super().build_extension(extension)
         except Exception as error:
-            self.failure = str(error).replace("[Errno 2] No such file or directory:", "there is no")
-            print(f"normkit: kernels not built ({self.failure}); plain torch operations take their place.")
+            failure = str(error).replace("[Errno 2] No such file or directory:", "there is no")
+            self.failures[extension.name] = failure
+            instead = "operators" if extension is eager else "plain torch operations"
+            print(f"normkit: {extension.name} not built ({failure}); {instead} take its place.")
         self.leave_word(extension)
 
     def copy_extensions_to_source(self):
@@ -53,15 +69,15 @@ class BuildKernels(build_ext):
 
     def leave_word(self, extension):
         library = Path(self.get_ext_fullpath(extension.name))
-        note = library.with_name(WHY_NOT)
+        note = library.with_name(NOTES[extension.name.rpartition(".")[2]])
         note.unlink(missing_ok=True)
-        if self.failure:
+        if extension.name in self.failures:
             library.unlink(missing_ok=True)  # of an earlier build, which need not fit these sources
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(self.failure)
+            note.write_text(self.failures[extension.name])
 
     def compile_in_parallel(self):
-        one_after_the_other = self.compiler.compile
+        one_after_the_other = type(self.compiler).compile.__get__(self.compiler)
 
         def compile_each(sources, *args, **kwargs):
             with ThreadPoolExecutor() as pool:
@@ -97,8 +113,18 @@ kernels = Extension(
     optional=True,
 )
 
+eager = Extension(
+    "normkit.kernels.cpu._eager",
+    sources=[str(CPU / "csrc/eager/module.cpp")],
+    depends=sorted(map(str, [CPU / "csrc/api.h", *(CPU / "csrc/eager").glob("*.h")])),
+    libraries=["torch_python", "torch_cpu", "c10"],
+    extra_compile_args=[*FLAGS, "-std=c++20"],
+    extra_link_args=kernels.extra_link_args,
+    optional=True,
+)
+
 setup(
-    ext_modules=[kernels],
+    ext_modules=[kernels, eager],
     cmdclass={"build_ext": BuildKernels},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -139,7 +139,8 @@ def test_info_without_kernels_says_why_and_what_to_do(capsys, monkeypatch):
     words = " ".join(run(capsys, "info")[1].split())
     assert "kernels none: the C++ kernels were not built: no g++ [here]" in words
     assert "fix install a C++17 compiler" in words
-    assert "layer_norm reference reference" in words
+    assert "layer_norm aten aten" in words
+    assert "aten: torch's own operators, which round as torch does" in words
 
 
 def test_an_unknown_verb_gets_the_list_and_the_closest_match(capsys):

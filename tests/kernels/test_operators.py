@@ -104,19 +104,41 @@ def test_fake_results_have_the_shapes_dtypes_and_strides_of_real_ones(name, numb
 
 
 OUT = torch.empty(5, 8)
+
+
+def freed(*shape):
+    """A tensor whose storage was given back, as FSDP does between two uses."""
+    t = torch.ones(2, *shape)[1]
+    t.untyped_storage().resize_(0)
+    return t
+
+
 BAD = {
     "a weight that is too short": ("rows", (X, W[:7], None, 1, 1e-5, 1)),
     "more axes than there are": ("rows", (X, None, None, 3, 1e-5, 1)),
     "whole numbers": ("rows", (X.long(), None, None, 1, 1e-5, 1)),
     "a residual of another shape": ("rows_add", (X, X[:4], None, None, 1, 1e-5, 1)),
     "an out of another shape": ("rows_out", (X, None, None, 1, 1e-5, 1, torch.empty(4, 8))),
-    "an out that is the input": ("rows_out", (X, None, None, 1, 1e-5, 1, X)),
     "an out within the input": ("rows_out", (X[:3], None, None, 1, 1e-5, 1, X[2:])),
+    "an out that is the input by columns": ("rows_out", (X[:, :5].T, None, None, 1, 1e-5, 1, X[:, :5])),
+    "an out within the weight": ("rows_out", (X[:1], X[1], None, 1, 1e-5, 1, X[1:2])),
+    "an out within the bias": ("rows_out", (X[:1], None, X[1], 1, 1e-5, 1, X[1:2])),
+    "a sum within a term": ("rows_add_out", (X[:3], OUT[:3], None, None, 1, 1e-5, 1, OUT[3:], X[1:4])),
     "two outs in one place": ("rows_add_out", (X, X, None, None, 1, 1e-5, 1, OUT, OUT)),
     "statistics of another input": (
         "rows_backward",
         (X, X, W, W, torch.ones(2, 4), None, 1, 1e-5, 1, *[True] * 3),
     ),
+    "freed numbers": ("rows", (freed(5, 8), W, B, 1, 1e-5, 1)),
+    "a freed residual": ("rows_add", (X, freed(5, 8), W, B, 1, 1e-5, 1)),
+    "a freed weight": ("rows", (X, freed(8), B, 1, 1e-5, 1)),
+    "a freed bias": ("rows", (X, W, freed(8), 1, 1e-5, 1)),
+    "a freed out": ("rows_out", (X, W, B, 1, 1e-5, 1, freed(5, 8))),
+    "a freed gradient": (
+        "rows_backward",
+        (freed(5, 8), X, W, W, torch.ones(2, 5), None, 1, 1e-5, 1, *[True] * 3),
+    ),
+    "a parameter turned round": ("rows", (torch.ones(2, 3, 4), torch.ones(4, 3), None, 2, -1, 1e-5, 1)),
     "sizes of another input": ("groups", (IMAGE, 2, 1, 3, 2, 13, *GROUPS[5:])),
     "a channel too many": ("groups", (IMAGE, *GROUPS[:5], torch.rand(7), *GROUPS[6:])),
     "a mask of another size": ("groups", (IMAGE, *BATCH[:8], torch.ones(2, 11) > 0, *BATCH[9:])),

@@ -27,37 +27,70 @@ def run(code):
     return result
 
 
-def test_results_are_the_references_and_one_warning_says_why():
+def test_torchs_operators_compute_and_one_warning_says_why():
     result = run("""
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     import torch
+    import torch.nn.functional as F
     import normkit as nk
     from normkit.kernels import reference
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
     w = torch.linspace(-1, 1, 6)
-    rows = {"axes": (1,), "weight": w, "eps": 1e-5}
+    real = torch.tensor([True, True, True, False])
     pairs = [
-        (nk.functional.layer_norm(x, (6,), w), reference.layer_norm(x, bias=None, **rows)),
-        (nk.functional.rms_norm(x, (6,), w, 1e-5), reference.rms_norm(x, **rows)),
-        (nk.functional.add_rms_norm(x, x, (6,), w, 1e-5)[0], reference.rms_norm(x + x, **rows)),
-        (nk.LayerNorm(6)(x), reference.layer_norm(x, axes=(1,), weight=None, bias=None, eps=1e-5)),
-        (nk.GroupNorm(2, 6)(x),
-         reference.group_norm(x, num_groups=2, weight=None, bias=None, eps=1e-5, axis=1, mask=None)),
-        (nk.BatchNorm1d(6)(x), reference.normalize(x, axes=(0,))),
+        (nk.functional.layer_norm(x, (6,), w), F.layer_norm(x, (6,), w)),
+        (nk.functional.rms_norm(x, (6,), w, 1e-5), F.rms_norm(x, (6,), w, 1e-5)),
+        (nk.functional.add_rms_norm(x, x, (6,), w, 1e-5)[0], F.rms_norm(x + x, (6,), w, 1e-5)),
+        (nk.LayerNorm(6)(x), F.layer_norm(x, (6,))),
+        (nk.GroupNorm(2, 6)(x), F.group_norm(x, 2)),
+        (nk.BatchNorm1d(6)(x), F.batch_norm(x, None, None, training=True)),
+        (nk.BatchNorm1d(6)(x, real), reference.normalize(x, axes=(0,), mask=real[:, None])),
     ]
     for ours, theirs in pairs:
         assert torch.equal(ours, theirs)
         ours.sum().backward()
+    with nk.exact():
+        far = x.detach() + 1e6
+        exact = nk.functional.layer_norm(far, (6,))
+    assert torch.equal(exact, reference.layer_norm(far, axes=(1,), weight=None, bias=None, eps=1e-5))
 print(sum(issubclass(w.category, RuntimeWarning) for w in seen))
 print(next(w.message for w in seen if issubclass(w.category, RuntimeWarning)))
 """)
     count, message = result.stdout.strip().split("\n")
     assert count == "1"
-    assert message == (
-        "normkit computes in plain torch operations, which is slower: "
-        "the C++ kernels do not load: blocked for a test. `normkit info` says what to do."
+    assert message.startswith(
+        "normkit runs without kernels of its own: the C++ kernels do not load: blocked for a test. torch's operators"
     )
+
+
+def test_the_operators_are_defined_all_the_same_and_computed_by_the_reference():
+    run("""
+import torch
+import normkit as nk
+from normkit.kernels import operators
+ops = torch.ops.normkit
+x, w = torch.randn(5, 8), torch.rand(8)
+y, stats = ops.rows_train(x, w, w, 1, 1e-5, 1)
+torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (8,), w, w))
+torch.testing.assert_close(stats[0], x.mean(1))
+ready = torch.empty(5, 8)
+ops.rows_out(x, w, w, 1, 1e-5, 1, ready)
+assert torch.equal(ready, y) and ready._version == 1
+leaf = x.clone().requires_grad_()
+torch.nn.functional.layer_norm(leaf, (8,), w, w).backward(x)
+dx, dw, db = ops.rows_backward(x, x, w, w, stats, None, 1, 1e-5, 1, True, True, False)
+torch.testing.assert_close(dx, leaf.grad)
+assert db.numel() == 0
+image = torch.randn(2, 6, 3, 4)
+z, found = ops.groups(image, 2, 1, 3, 2, 12, None, None, False, None, None, None, 1e-5, True)
+torch.testing.assert_close(z, torch.nn.functional.group_norm(image, 3))
+torch.testing.assert_close(found[1], image.double().reshape(6, -1).var(1, correction=0))
+for name in operators.OPERATORS:
+    assert getattr(ops, name)
+torch.library.opcheck(ops.rows_train.default, (x, w, w, 1, 1e-5, 1))
+torch.library.opcheck(ops.groups.default, (image, 2, 1, 3, 2, 12, *[None] * 2, False, *[None] * 3, 1e-5, True))
+""")
 
 
 def test_torch_compile_makes_one_graph_all_the_same():
@@ -74,7 +107,7 @@ def test_info_says_why_and_what_runs_instead():
     found = json.loads(run("from normkit.cli import main; main(['info', '--json'])").stdout)
     assert found["isa"] is None
     assert found["kernels_missing"] == "the C++ kernels do not load: blocked for a test"
-    assert {name for chosen in found["backends"].values() for name in chosen.values()} == {"reference"}
+    assert {name for chosen in found["backends"].values() for name in chosen.values()} == {"aten"}
 
 
 @pytest.mark.parametrize("note", ["there is no 'g++'\n", None])

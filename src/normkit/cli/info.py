@@ -14,6 +14,9 @@ __all__ = ["info"]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 SHAPE = (2, 8, 16)
+LEGEND = """cpu: our C++ kernels, exact
+aten: torch's own operators, which round as torch does
+reference: plain torch operations, exact"""
 FIX = "install a C++17 compiler (g++) and torch 2.10 or later, then normkit again"
 
 
@@ -74,4 +77,4 @@ def show(found: dict[str, Any]) -> None:
         table.add_row(op, *(chosen[dtype] for dtype in DTYPES))
     console.print(f"\nWhat computes a tensor of shape {SHAPE}:\n")
     console.print(table)
-    console.print("\ncpu: the C++ kernels; reference: plain torch operations")
+    console.print(f"\n{LEGEND}")

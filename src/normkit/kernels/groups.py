@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch.compiler import is_compiling
 
+from normkit.kernels import rows
 from normkit.kernels.by_reference import groups_norm, recompute_with_reference
 from normkit.kernels.cpu import eager
 from normkit.kernels.operators import operator
@@ -21,9 +22,11 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *call: Any) -> t
 
     The call: sizes, weight_on_rows, mask, given mean, given variance, eps, center.
     """
+    sizes, on_rows, *rest = call
+    if not is_compiling() and eager.MODULE is not None:
+        return eager.MODULE.groups(x, *sizes, weight, bias, on_rows, *rest, (sizes, on_rows))
     if is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         return (_Groups.apply if is_compiling() else _apply)(x, weight, bias, *call)
-    sizes, on_rows, *rest = call
     return operator("groups")(x, *sizes, weight, bias, on_rows, *rest)
 
 
@@ -50,7 +53,7 @@ class _Groups(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         y, stats = operator("groups")(x, *sizes, weight, bias, on_rows, mask, mean, var, eps, center)
         ctx.save_for_backward(x, weight, bias, mask, mean, var, stats)
-        ctx.call = sizes, on_rows, eps, center
+        ctx.call = (sizes, on_rows), eps, center
         ctx.mark_non_differentiable(stats)
         ctx.set_materialize_grads(False)
         return y, stats
@@ -73,23 +76,25 @@ def _backward(
     var: Tensor | None,
     stats: Tensor,
     needed: Sequence[bool],
-    sizes: Sequence[int],
-    on_rows: bool,
+    five: tuple[Sequence[int], bool],
     eps: float,
     center: bool,
-) -> list[Tensor | None]:
+) -> tuple[Tensor | None, ...]:
+    sizes, on_rows = five
     if is_grad_enabled() and not is_compiling():  # create_graph=True
 
         def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
             return groups_norm(x, sizes, weight, bias, on_rows, mask, mean, var, eps, center)
 
-        return recompute_with_reference(forward, (x, weight, bias), needed, dy)
+        return tuple(recompute_with_reference(forward, (x, weight, bias), needed, dy))
     if dy.stride() != x.stride():
         dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
     call = (*sizes, weight, bias, on_rows, mask, stats, mean is not None, eps, center, *needed[1:])
     found = operator("groups_backward")(dy, x, *call)
-    return [t if n else None for t, n in zip(found, needed, strict=True)]
+    return tuple(t if n else None for t, n in zip(found, needed, strict=True))
 
 
 # Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
 _apply = super(torch.autograd.Function, _Groups).apply
+if eager.MODULE is not None:
+    eager.MODULE.set_backward(rows.backward, _backward)

@@ -7,25 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
+from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 
 from normkit.kernels.by_reference import recompute_with_reference, rows_norm
 from normkit.kernels.cpu import eager
-from normkit.kernels.operators import operator, raw
+from normkit.kernels.operators import operator
 
-__all__ = ["add", "add_out", "norm", "norm_out"]
+__all__ = ["add", "add_out", "backward", "norm", "norm_out"]
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
-    if is_compiling():
-        if not _needs_grad(x, weight, bias):
-            return operator("rows")(x, weight, bias, dims, eps, kind)
-        return _Rows.apply(x, weight, bias, dims, eps, kind)
-    if _needs_grad(x, weight, bias):
-        return _apply(x, weight, bias, dims, eps, kind)
-    return raw("rows")(x, weight, bias, dims, eps, kind)
+    if not _needs_grad(x, weight, bias):
+        return operator("rows")(x, weight, bias, dims, eps, kind)
+    return _apply(_Rows, "rows")(x, weight, bias, dims, eps, kind)
 
 
 def norm_out(
@@ -45,11 +42,9 @@ def add(
 ) -> tuple[Tensor, Tensor]:
     if not _needs_grad(x, residual, weight, bias):
         return operator("rows_add")(x, residual, weight, bias, dims, eps, kind)
-    if not is_compiling():
-        return _apply_add(x, residual, weight, bias, dims, eps, kind)
-    if residual is x:
+    if residual is x and is_compiling():
         residual = x.clone()  # torch.compile does not take one tensor twice
-    return _AddRows.apply(x, residual, weight, bias, dims, eps, kind)
+    return _apply(_AddRows, "rows_add")(x, residual, weight, bias, dims, eps, kind)
 
 
 def add_out(
@@ -73,6 +68,16 @@ def _needs_grad(*tensors: Tensor | None) -> bool:
     return False
 
 
+def _apply(function: Any, name: str) -> Any:
+    """How a Function is applied: as a node in C++ where there is one and no mode wants to see its operators."""
+    if is_compiling():
+        return function.apply
+    if eager.MODULE is not None and _len_torch_dispatch_stack() == 0:
+        return getattr(eager.MODULE, name)
+    # Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
+    return super(torch.autograd.Function, function).apply
+
+
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -86,7 +91,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[:3]
-        return *_backward(grads[0], None, *ctx.saved_tensors, needed, *ctx.call), None, None, None
+        return *backward(grads[0], None, *ctx.saved_tensors, needed, *ctx.call), None, None, None
 
 
 class _AddRows(torch.autograd.Function):
@@ -114,7 +119,7 @@ class _AddRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         need_x, need_residual, *need = ctx.needs_input_grad[:4]
         needed = need_x or need_residual, *need
-        dsum, dweight, dbias = _backward(*grads, *ctx.saved_tensors, needed, *ctx.call)
+        dsum, dweight, dbias = backward(*grads, *ctx.saved_tensors, needed, *ctx.call)
         to_x, to_residual = (
             dsum.to(dtype) if needs and dsum is not None else None
             for needs, dtype in zip((need_x, need_residual), ctx.dtypes, strict=True)
@@ -122,7 +127,7 @@ class _AddRows(torch.autograd.Function):
         return to_x, to_residual, dweight, dbias, None, None, None
 
 
-def _backward(
+def backward(
     dy: Tensor | None,
     dtotal: Tensor | None,
     x: Tensor,
@@ -148,10 +153,3 @@ def _backward(
         t if n else None for t, n in zip(operator("rows_backward")(*call), needed, strict=True)
     )
     return dx, dweight, dbias
-
-
-# Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
-_apply = super(torch.autograd.Function, _Rows).apply
-_apply_add = super(torch.autograd.Function, _AddRows).apply
-if eager.MODULE is not None:  # the same Functions as nodes in C++, for plain tensors
-    _apply, _apply_add = eager.MODULE.rows, eager.MODULE.rows_add

@@ -2,6 +2,10 @@
 #if defined(__x86_64__) && !defined(__clang__)
 #pragma GCC optimize("O1") // for machines older than AVX2: not worth the time that a build takes
 #endif
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include <type_traits>
 
 #include "scalar.h"

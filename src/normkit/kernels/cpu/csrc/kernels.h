@@ -39,6 +39,7 @@ struct RowsForward {
     double eps;
     bool center;  // false: about 0, RMSNorm
     Type rounded; // x_hat is rounded to this dtype before it meets the weight; F64: not at all
+    bool y_is_x, total_is_term; // in place: nothing may be written twice
     bool stream;  // write past the cache
 };
 
@@ -105,6 +106,13 @@ struct Linear {
     void *y;
 };
 
+// Rows that one chunk of a backward adds up, by shape alone: few rows are worth several threads too, many are cut into
+// no more than 256 chunks, whose sums would take memory.
+inline int64_t row_chunk(int64_t rows) {
+    const int64_t share = rows / 16, small = share < 8 ? 8 : share > 32 ? 32 : share, most = (rows + 255) / 256;
+    return small > most ? small : most;
+}
+
 // How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads. A chunk is
 // a number of blocks, large enough to be worth a thread, and there are not many of them.
 constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048, GRAIN = 32768;
@@ -140,8 +148,7 @@ extern const Kernels generic_kernels;
 extern const Kernels avx2_kernels, avx512_kernels;
 #endif
 
-// The same in long double, one number after the other: for the rare row whose squares leave the range of the
-// compute dtype.
+// The same one number after the other: for the rare row whose squares leave the range of the compute dtype.
 void careful_row(const RowsForward &job, int64_t row);
 void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias);
 void careful_forward(const Groups &job, bool given);

@@ -1,14 +1,24 @@
 // What Python loads: the operators of namespace normkit on the CPU, and which instructions they use.
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
 #include "tensor.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace normkit {
+
+#if defined(__x86_64__)
+static bool has_f16c() { // clang's __builtin_cpu_supports does not know it
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 // NORMKIT_ISA=generic or avx2 asks for less than the machine has: for tests and for comparisons.
 const Kernels &kernels() {
@@ -20,22 +30,12 @@ const Kernels &kernels() {
         if (!generic && !avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
             return avx512_kernels;
-        if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-            __builtin_cpu_supports("f16c"))
+        if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
             return avx2_kernels;
 #endif
         return generic_kernels;
     }();
     return chosen;
-}
-
-int64_t last_level_cache() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#else
-    static const int64_t bytes = 0;
-#endif
-    return bytes > 0 ? bytes : int64_t(32) << 20;
 }
 
 } // namespace normkit
@@ -58,7 +58,14 @@ STABLE_TORCH_LIBRARY_IMPL(normkit, CPU, m) {
 
 static PyObject *isa(PyObject *, PyObject *) { return PyUnicode_FromString(normkit::kernels().name); }
 
+// For _eager, which calls the same functions without torch's dispatcher.
+static PyObject *api(PyObject *, PyObject *) {
+    static const normkit::Api table = {normkit::API_VERSION, normkit::rows_forward_of, normkit::rows_backward_of};
+    return PyCapsule_New(const_cast<normkit::Api *>(&table), normkit::API_NAME, nullptr);
+}
+
 static PyMethodDef methods[] = {
+    {"api", api, METH_NOARGS, "The kernels as C functions, in a capsule."},
     {"isa", isa, METH_NOARGS, "The instruction set that the kernels use on this machine."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -4,9 +4,21 @@ template <class X, class R> struct Wider { using T = X; };
 template <> struct Wider<bf16, float> { using T = float; };
 template <> struct Wider<f16, float> { using T = float; };
 
-// Squares outside of these bounds have lost digits, or all of them: such a row is done in long double.
+// Squares outside of these bounds have lost digits, or all of them: such a row is done with care.
 template <class C> NK_INLINE bool ordinary(double var) {
     return sizeof(C) == 4 ? var > 1e-30 && var < 1e37 : var > 1e-290 && var < 1e307;
+}
+
+// Is inf or NaN among these numbers? Then there is nothing to save, and the usual way gives NaN where it has to.
+template <class S> __attribute__((noinline)) bool any_infinite(const S *s, int64_t n) {
+    using C = typename Of<S>::C;
+    using V = typename Vec<C>::V;
+    double zero[1];
+    reduce<C>(n, zero, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+        V v = at.keep(at.load(s + j));
+        acc[0] += v - v;
+    });
+    return zero[0] != 0; // NaN is
 }
 
 // Mean and variance of n neighbours.
@@ -70,13 +82,13 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             S *sum = static_cast<S *>(job.total) + row * n;
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
                 at.store(sum + j, at.load(x + j) + at.load(residual + j));
-            });
+            }, job.total_is_term);
             s = sum;
         }
         const Look<C> m = look<CENTER>(s, n);
         const double var = m.var;
         const C shift = m.shift;
-        if (!ordinary<C>(var + job.eps)) {
+        if (!ordinary<C>(var + job.eps) && !any_infinite(s, n)) {
             careful_row(job, row);
             continue;
         }
@@ -92,7 +104,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j), w = at.load(weight + j);
                 at.output(y + j, CENTER ? madd(v, w, at.load(bias + j)) : v * w);
-            });
+            }, job.y_is_x);
         };
         if (!weight || (CENTER && !bias) || job.rounded != F64)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
@@ -101,10 +113,11 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
                 if (weight) v = v * at.load(weight + j);
                 if (CENTER && bias) v = v + at.load(bias + j);
                 at.store(y + j, v);
-            });
+            }, job.y_is_x);
         else if (job.stream) common(Streaming());
         else common(Whole());
     }
+    if (job.stream) streamed();
 }
 
 // body(at, j) for n numbers in double, of arrays in any dtype: at(p) reads, at(p, v) writes.
@@ -259,8 +272,9 @@ void rows_backward(const RowsBackward &job, int64_t begin, int64_t end) {
             Row waiting[2];
             int count = 0;
             for (; row < stop; ++row) {
+                // NaN, or 0: the row holds NaN or inf, and so does its gradient.
                 const double rstd = static_cast<const C *>(job.rstd)[row];
-                if (!ordinary<C>(1 / (rstd * rstd))) {
+                if (rstd == rstd && rstd != 0 && !ordinary<C>(1 / (rstd * rstd))) {
                     if (fresh && dw) __builtin_memset(dw, 0, n * sizeof(double));
                     if (fresh && db) __builtin_memset(db, 0, n * sizeof(double));
                     fresh = false;

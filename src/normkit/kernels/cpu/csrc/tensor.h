@@ -1,18 +1,13 @@
 // The least of a tensor that the operators need, over LibTorch's stable C interface: no allocation of our own, no
-// virtual call. Boxed arguments are read in order, and owned until the operator returns.
+// virtual call. Boxed arguments are read in order, and owned until the operator returns: all of them have to be read,
+// or they leak.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
 
 #include <utility>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-
-#include <atomic>
-#include <chrono>
-#endif
-
+#include "api.h"
 #include "kernels.h"
 
 namespace normkit {
@@ -26,28 +21,33 @@ inline int32_t torch_dtype(Type type) {
     return codes[type];
 }
 
-class Tensor {
+// A large output is fresh memory, and the kernel's work for each page of it costs more than the norm: ask for large
+// pages, a hint for this block alone.
+constexpr int64_t LARGE = int64_t(4) << 20;
+void ask_for_large_pages(void *data, int64_t bytes);
+
+// A tensor that someone else owns.
+class View {
 public:
-    Tensor() = default;
-    explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
-    Tensor(Tensor &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-    Tensor &operator=(Tensor &&other) noexcept {
-        std::swap(handle_, other.handle_);
-        return *this;
-    }
-    ~Tensor() {
-        if (handle_) aoti_torch_delete_tensor_object(handle_);
-    }
+    View() = default;
+    explicit View(AtenTensorHandle handle) : handle_(handle) {}
 
     explicit operator bool() const { return handle_ != nullptr; }
     AtenTensorHandle handle() const { return handle_; }
-    AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 
     int64_t ndim() const { int64_t n; check(aoti_torch_get_dim(handle_, &n)); return n; }
     int64_t numel() const { int64_t n; check(aoti_torch_get_numel(handle_, &n)); return n; }
     const int64_t *sizes() const { int64_t *p; check(aoti_torch_get_sizes(handle_, &p)); return p; }
     const int64_t *strides() const { int64_t *p; check(aoti_torch_get_strides(handle_, &p)); return p; }
-    void *data() const { void *p; check(aoti_torch_get_data_ptr(handle_, &p)); return p; }
+    // Storage may have been freed behind a tensor's back (`untyped_storage().resize_(0)`).
+    void *data() const {
+        void *p;
+        int64_t held;
+        check(aoti_torch_get_data_ptr(handle_, &p));
+        check(aoti_torch_get_storage_size(handle_, &held));
+        STD_TORCH_CHECK((p && held > 0) || numel() == 0, "the storage of a tensor has been freed");
+        return p;
+    }
     Type type() const {
         int32_t code;
         check(aoti_torch_get_dtype(handle_, &code));
@@ -65,6 +65,25 @@ public:
         }
         return true;
     }
+    class Tensor contiguous() const;
+
+protected:
+    AtenTensorHandle handle_ = nullptr;
+};
+
+// A tensor that is ours.
+class Tensor : public View {
+public:
+    using View::View;
+    Tensor(Tensor &&other) noexcept : View(other.release()) {}
+    Tensor &operator=(Tensor &&other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Tensor() {
+        if (handle_) aoti_torch_delete_tensor_object(handle_);
+    }
+    AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 
     static Tensor empty(const int64_t *sizes, int64_t ndim, int32_t dtype) {
         constexpr int64_t MOST = 64; // torch's own limit
@@ -83,42 +102,22 @@ public:
         result.advise();
         return result;
     }
-    static Tensor like(const Tensor &x, Type type) { return empty(x.sizes(), x.ndim(), type); }
+    static Tensor like(const View &x, Type type) { return empty(x.sizes(), x.ndim(), type); }
     static Tensor vector(int64_t n, Type type) { return empty(&n, 1, type); }
 
-    // The same numbers in one block of memory.
-    Tensor contiguous() const {
-        Tensor copy = like(*this, type());
-        check(aoti_torch_copy_(copy.handle_, handle_, 0));
-        return copy;
-    }
-
-    // A large output is fresh memory, and the kernel's work for each page of it costs more than the norm. Ask for
-    // large pages: a hint, for this block alone. Where memory is in pieces the kernel first moves it about, which
-    // takes longer still: if the first page is slow to come, do without for a while, and longer each time.
     void advise() const {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-        constexpr int64_t PAGE = int64_t(2) << 20;
         int64_t bytes;
         check(aoti_torch_get_storage_size(handle_, &bytes));
-        if (bytes < 2 * PAGE) return;
-        const uintptr_t begin = reinterpret_cast<uintptr_t>(data());
-        const uintptr_t from = (begin + PAGE - 1) / PAGE * PAGE, to = (begin + bytes) / PAGE * PAGE;
-        static std::atomic<int> without{0}, pause{64};
-        if (from >= to || (without > 0 && without-- > 0)) return;
-        madvise(reinterpret_cast<void *>(from), to - from, MADV_HUGEPAGE);
-        const auto start = std::chrono::steady_clock::now();
-        *reinterpret_cast<volatile char *>(from) = 0;
-        if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1)) return;
-        madvise(reinterpret_cast<void *>(from), to - from, MADV_NOHUGEPAGE);
-        without = pause.load();
-        if (pause < 65536) pause = 8 * pause;
-#endif
+        if (bytes >= LARGE) ask_for_large_pages(data(), bytes);
     }
-
-private:
-    AtenTensorHandle handle_ = nullptr;
 };
+
+// The same numbers in one block of memory.
+inline Tensor View::contiguous() const {
+    Tensor copy = Tensor::like(*this, type());
+    check(aoti_torch_copy_(copy.handle(), handle_, 0));
+    return copy;
+}
 
 // Arguments off the stack, one after the other.
 class Arguments {
@@ -154,6 +153,14 @@ template <class Body> void parallel(int64_t n, int64_t each, const Body &body) {
         [](int64_t begin, int64_t end, void *context) { (*static_cast<const Body *>(context))(begin, end); },
         const_cast<void *>(static_cast<const void *>(&body))));
 }
+
+inline Type compute(Type type) { return type == F64 ? F64 : F32; }
+inline int64_t bytes(Type type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
+
+// The dtype of x + residual; residual may be missing.
+Type total_type(const View &x, const View &residual);
+void run(const RowsCall &call);
+void run(const RowsBackwardCall &call);
 
 // The kernels for this machine.
 const Kernels &kernels();

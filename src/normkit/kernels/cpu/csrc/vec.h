@@ -90,6 +90,11 @@ NK_INLINE void stream(bf16 *p, vf v) {
 #endif
 }
 template <class T, class V> NK_INLINE void stream(T *p, V v) { store(p, v); }
+NK_INLINE void streamed() { // other threads see it from here on
+#if NK_BYTES > 16
+    _mm_sfence();
+#endif
+}
 
 // a * b + c in one rounding where the machine can. The compiler is told not to do so by itself (-ffp-contract=off):
 // whether a product is rounded would depend on what surrounds it, and so would the result of a row.
@@ -98,6 +103,8 @@ NK_INLINE vf madd(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif NK_BYTES == 32
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -107,6 +114,8 @@ NK_INLINE vd madd(vd a, vd b, vd c) {
     return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif NK_BYTES == 32
     return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+    return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
     return a * b + c;
 #endif
@@ -236,13 +245,13 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
     }
 }
 
-// body(at, j) for every register of n numbers. It writes what it has not read: the tail is written twice.
-template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body) {
+// body(at, j) for every register of n numbers. The tail is written twice, and so must not be read again; in place, once.
+template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body, bool in_place = false) {
     constexpr int64_t W = LANES<C>;
     int64_t j = 0;
 #pragma GCC unroll 2
     for (; j + W <= n; j += W) body(at, j);
-    if (j < n) body(End{n - j, n >= W}, j);
+    if (j < n) body(End{n - j, n >= W && !in_place}, j);
 }
 
 // The same for a body that adds to what is there.

@@ -1,0 +1,183 @@
+// normkit.kernels.cpu._eager: the shortest way from a Python call to a kernel, for calls of the ordinary kind, with
+// graph nodes in C++. It is compiled for one version of torch and one of Python; without it, everything works through
+// the operators of `_C`, a few microseconds slower.
+#include "groups.h"
+
+namespace normkit {
+namespace {
+
+PyObject *none() { Py_RETURN_NONE; }
+
+bool takes(const char *name, Py_ssize_t given, Py_ssize_t expected) {
+    if (given == expected) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, expected, given);
+    return false;
+}
+
+// Results of their own, or those written into; null: not an ordinary call after all.
+bool is_given(PyObject *out, Tensor &t) {
+    const Tensor *read;
+    if (!read_tensor(out, read) || (read->is_inference() && !c10::InferenceMode::is_enabled())) return false;
+    t = *read;
+    return !(at::GradMode::is_enabled() && t.requires_grad());
+}
+
+PyObject *finish(Rows &call, PyObject *out) {
+    const bool given = out != Py_None;
+    if (given) {
+        if (call.adds()) {
+            if (!PyTuple_CheckExact(out) || PyTuple_GET_SIZE(out) != 2 || !is_given(PyTuple_GET_ITEM(out, 0), call.y) ||
+                !is_given(PyTuple_GET_ITEM(out, 1), call.total))
+                return none();
+        } else if (!is_given(out, call.y)) return none();
+    }
+    const bool train = call.needs_grad();
+    if ((given && train) || call.run(train, given)) return none(); // who is asked next says what is wrong
+    if (given) {
+        call.y.unsafeGetTensorImpl()->bump_version();
+        if (call.adds()) call.total.unsafeGetTensorImpl()->bump_version();
+        return Py_NewRef(out);
+    }
+    if (train) call.record();
+    if (!call.adds()) return THPVariable_Wrap(std::move(call.y));
+    return Py_BuildValue("NN", THPVariable_Wrap(std::move(call.y)), THPVariable_Wrap(std::move(call.total)));
+}
+
+double smallest(const Tensor &x) {
+    return x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+}
+
+// (x, [residual,] shape, weight, [bias,] eps, out)
+template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes("this norm", count, 5 + ADD + CENTERED)) return nullptr;
+    Rows call;
+    call.kind = CENTERED ? int64_t(CENTER) : 0;
+    if (!nothing_watches() || !read_tensor(*args++, call.x) || !has_kernels(call.x->scalar_type())) return none();
+    if (ADD && (!read_tensor(*args++, call.residual) || call.residual->scalar_type() != call.x->scalar_type()))
+        return none();
+    if (!read_shape(*args++, *call.x, call.dims) || !read_optional(*args++, call.weight)) return none();
+    if (CENTERED && !read_optional(*args++, call.bias)) return none();
+    if (!ADD && !CENTERED && is_channels_last(*call.x)) return none(); // torch keeps it so
+    if (!CENTERED && *args == Py_None) call.eps = smallest(*call.x);
+    else if (!read_number(*args, call.eps)) return none();
+    return finish(call, args[1]);
+    END_HANDLE_TH_ERRORS
+}
+
+// Calls that have been looked at elsewhere: what is wrong with these is an error.
+const Tensor &some(PyObject *object, bool optional = false) {
+    if (optional && object == Py_None) return NONE;
+    TORCH_CHECK_TYPE(THPVariable_Check(object), "a tensor was expected");
+    return THPVariable_Unpack(object);
+}
+int64_t whole(PyObject *object) {
+    const long long number = PyLong_AsLongLong(object);
+    if (PyErr_Occurred()) throw python_error();
+    return number;
+}
+double real(PyObject *object) {
+    const double number = PyFloat_AsDouble(object);
+    if (PyErr_Occurred()) throw python_error();
+    return number;
+}
+
+// (x, [residual,] weight, bias, dims, eps, kind)
+template <bool ADD> PyObject *admitted_rows(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes(ADD ? "rows_add" : "rows", count, 6 + ADD)) return nullptr;
+    Rows call;
+    call.x = &some(*args++);
+    if (ADD) call.residual = &some(*args++);
+    call.weight = &some(args[0], true);
+    call.bias = &some(args[1], true);
+    call.dims = whole(args[2]);
+    call.eps = real(args[3]);
+    call.kind = whole(args[4]);
+    TORCH_CHECK(call.dims >= 1 && call.dims <= call.x->dim(), "more normalised axes than the input has");
+    const bool train = call.needs_grad();
+    const char *wrong = call.run(train, false);
+    TORCH_CHECK(!wrong, wrong);
+    if (train) call.record();
+    if (!ADD) return THPVariable_Wrap(std::move(call.y));
+    return Py_BuildValue("NN", THPVariable_Wrap(std::move(call.y)), THPVariable_Wrap(std::move(call.total)));
+    END_HANDLE_TH_ERRORS
+}
+
+PyObject *admitted_groups(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes("groups", count, 15)) return nullptr;
+    Groups call;
+    call.x = &some(args[0]);
+    for (int k = 0; k < 5; ++k) call.sizes[k] = whole(args[1 + k]);
+    call.weight = &some(args[6], true);
+    call.bias = &some(args[7], true);
+    call.on_rows = PyObject_IsTrue(args[8]);
+    call.mask = &some(args[9], true);
+    call.mean = &some(args[10], true);
+    call.var = &some(args[11], true);
+    call.eps = real(args[12]);
+    call.center = PyObject_IsTrue(args[13]);
+    const bool train = call.needs_grad();
+    call.run();
+    if (train) call.record(args[14]);
+    return Py_BuildValue("NN", THPVariable_Wrap(std::move(call.y)), THPVariable_Wrap(std::move(call.stats)));
+    END_HANDLE_TH_ERRORS
+}
+
+// Returns what was set before.
+PyObject *set_backward(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    if (!takes("set_backward", count, 2)) return nullptr;
+    PyObject *before = Py_BuildValue("OO", python_rows ? python_rows : Py_None, python_groups ? python_groups : Py_None);
+    PyObject **places[2] = {&python_rows, &python_groups};
+    for (int k = 0; before && k < 2; ++k) Py_XSETREF(*places[k], args[k] == Py_None ? nullptr : Py_NewRef(args[k]));
+    return before;
+}
+
+template <class Function> PyCFunction fast(Function *function) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); // as Python wants it
+}
+
+PyMethodDef methods[] = {
+    {"layer_norm", fast(norm<false, true>), METH_FASTCALL, "layer_norm(x, shape, weight, bias, eps, out)"},
+    {"rms_norm", fast(norm<false, false>), METH_FASTCALL, "rms_norm(x, shape, weight, eps, out)"},
+    {"add_layer_norm", fast(norm<true, true>), METH_FASTCALL, "add_layer_norm(x, residual, shape, weight, bias, eps, out)"},
+    {"add_rms_norm", fast(norm<true, false>), METH_FASTCALL, "add_rms_norm(x, residual, shape, weight, eps, out)"},
+    {"rows", fast(admitted_rows<false>), METH_FASTCALL, "rows(x, weight, bias, dims, eps, kind)"},
+    {"rows_add", fast(admitted_rows<true>), METH_FASTCALL, "rows_add(x, residual, weight, bias, dims, eps, kind)"},
+    {"groups", fast(admitted_groups), METH_FASTCALL,
+     "groups(x, k0, r1, k2, r3, i, weight, bias, on_rows, mask, mean, var, eps, center, planned)"},
+    {"set_backward", fast(set_backward), METH_FASTCALL, "set_backward(rows, groups): gradients of gradients"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_eager", "Norms of ordinary tensors.", -1, methods,
+                          nullptr, nullptr, nullptr, nullptr};
+
+// Another torch may lay out its objects in another way.
+bool is_this_torch() {
+    THPObjectPtr torch(PyImport_ImportModule("torch"));
+    THPObjectPtr version(torch ? PyObject_GetAttrString(torch, "__version__") : nullptr);
+    THPObjectPtr text(version ? PyObject_Str(version) : nullptr);
+    if (!text) return false;
+    if (PyUnicode_CompareWithASCIIString(text, NORMKIT_TORCH) == 0) return true;
+    PyErr_Format(PyExc_ImportError, "it was built for torch %s, and this is torch %U", NORMKIT_TORCH, text.get());
+    return false;
+}
+bool load_api() {
+    THPObjectPtr library(PyImport_ImportModule("normkit.kernels.cpu._C"));
+    THPObjectPtr capsule(library ? PyObject_CallMethod(library, "api", nullptr) : nullptr);
+    if (!capsule) return false;
+    api = static_cast<const Api *>(PyCapsule_GetPointer(capsule, API_NAME));
+    if (!api) return false;
+    if (api->version == API_VERSION) return true;
+    PyErr_SetString(PyExc_ImportError, "it was built with another version of normkit's kernels");
+    return false;
+}
+
+} // namespace
+} // namespace normkit
+
+PyMODINIT_FUNC PyInit__eager(void) {
+    if (!normkit::is_this_torch() || !normkit::load_api()) return nullptr;
+    return PyModule_Create(&normkit::definition);
+}
