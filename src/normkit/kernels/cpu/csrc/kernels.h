@@ -70,31 +70,40 @@ struct Shape {
     int64_t numel() const { return k0 * r1 * k2 * r3 * i; }
 };
 
-struct Stats { // one of each a group
-    double *mean, *var, *count;
-};
-
+// What all passes over a tensor share.
 struct Groups {
     Type type;
     Shape shape;
     const void *x, *dy;
     void *y; // dx, in a backward
-    const double *weight, *bias; // or null
-    bool weight_on_rows; // along r1 rather than along the channels
-    bool center;         // false: about 0
-    const bool *mask;    // or null; (k0, r1, i)
+    const bool *mask; // or null; (k0, r1, i)
+    const double *weight, *bias; // of each channel; 1 and 0 where they lie along r1
+    const double *row_weight, *row_bias; // along r1: or null
+    bool center; // false: about 0
     double eps;
-    Stats stats;
-    // Scratch of a forward: moments of each span, or of each (chunk, column).
-    double *part_mean, *part_m2, *part_count;
-    // Scratch of a backward: sums of dy and of dy * (x - hi) for the same, and dx = dy * p in passing if y is set; and of dy and dy * x_hat for each row
-    // where the weight lies along r1.
-    double *part_a, *part_b, *row_a, *row_b;
-    // What a pass over the data applies to each channel of each k0, in the compute dtype:
-    //   y = (x - hi) * p + q        dx = dy * p + q + (x - hi) * t
-    // hi is the mean, rounded; what rounding left of it is in q. With the weight along r1,
-    //   x_hat = (x - hi) * p + s
-    const void *hi, *p, *q, *t, *s;
+    double *mean, *var, *count; // of each group
+};
+
+// A part of one k0: rows [row, last), channels [from, from + width). Arrays begin with its first channel.
+struct Piece {
+    int64_t k0, row, last, from, width;
+    double *a, *b;             // what is summed up: mean and m2; sums of dy and of dy * (x - hi)
+    double *count;             // of a moment
+    const void *hi, *p, *q, *t, *s; // in the compute dtype: y = (x - hi) * p + q;  dx = dy * p + q + (x - hi) * t, or dy * p
+    double *row_a, *row_b;     // for each r1, with the weight there
+    bool write;                // sums also write dx = dy * p
+};
+
+// The channels of a piece of one k0, and their groups.
+struct Channels {
+    int64_t groups, r3;
+    const double *mean, *var, *count; // of a group
+    double *rstd;
+    const double *weight, *bias, *a, *b; // of a channel
+    double *dweight, *dbias;             // or null
+    void *hi, *p, *q, *t, *s;            // in the compute dtype; q, t, s: or null
+    double eps;
+    bool center, fresh; // fresh: dweight and dbias begin here
 };
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -113,19 +122,13 @@ inline int64_t row_chunk(int64_t rows) {
     return small > most ? small : most;
 }
 
-// How the columns of a Groups are cut: by shape alone, so that no result depends on the number of threads. A chunk is
-// a number of blocks, large enough to be worth a thread, and there are not many of them.
-constexpr int64_t BLOCK_ROWS = 64, CHUNKS = 32, TILE = 2048, GRAIN = 32768;
-inline int64_t chunk_rows(const Shape &s) {
-    const int64_t few = (s.r1 + CHUNKS - 1) / CHUNKS, large = s.channels() ? GRAIN / s.channels() : 0;
-    const int64_t rows = few > large ? few : large;
-    return rows <= BLOCK_ROWS ? BLOCK_ROWS : (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
-}
-inline int64_t chunks(const Shape &s) { return s.r1 ? (s.r1 + chunk_rows(s) - 1) / chunk_rows(s) : 0; }
+// Float32 adds up at most BLOCK_ROWS rows; a column pass holds TILE columns; GRAIN numbers are worth a thread.
+constexpr int64_t BLOCK_ROWS = 64, TILE = 2048, GRAIN = 32768;
 
 using RowsForwardFn = void (*)(const RowsForward &, int64_t begin, int64_t end);
 using RowsBackwardFn = void (*)(const RowsBackward &, int64_t begin, int64_t end);
-using GroupsFn = void (*)(const Groups &, int64_t begin, int64_t end);
+using PieceFn = void (*)(const Groups &, const Piece &);
+using ChannelsFn = void (*)(const Channels &);
 
 // One of these an instruction set. A null entry: no such combination of dtypes.
 struct Kernels {
@@ -136,11 +139,12 @@ struct Kernels {
     void (*sum_chunks[TYPES])(const double *parts, int64_t count, int64_t n, int64_t begin, int64_t end, void *out);
     void (*linear[TYPES])(const Linear &, int64_t begin, int64_t end); // outputs
     void (*widened[TYPES])(const void *from, float *to, int64_t n); // not from float64
-    // By dtype. Groups that are neighbours in memory (r1 == 1, i > 1) are done in one go; else moments, apply, sums
-    // and gradient are passes over spans (i > 1) or columns (i == 1).
-    GroupsFn group_forward[TYPES], group_backward[TYPES];
-    GroupsFn span_moments[TYPES], span_apply[TYPES], span_sums[TYPES], span_gradient[TYPES];
-    GroupsFn column_moments[TYPES], column_apply[TYPES], column_sums[TYPES], column_gradient[TYPES];
+    // By dtype: passes over spans (i > 1) and columns (i == 1), and what happens between them.
+    PieceFn span_moments[TYPES], span_apply[TYPES], span_sums[TYPES], span_gradient[TYPES];
+    PieceFn column_moments[TYPES], column_apply[TYPES], column_sums[TYPES], column_gradient[TYPES];
+    ChannelsFn channel_scales[TYPES], channel_slopes[TYPES];
+    double (*peak[TYPES])(const void *x, int64_t n);
+    void (*merge_moments)(int64_t n, double *mean, double *m2, double seen, double m, const double *more, const double *more_m2);
 };
 
 extern const Kernels generic_kernels;
@@ -151,8 +155,6 @@ extern const Kernels avx2_kernels, avx512_kernels;
 // The same one number after the other: for the rare row whose squares leave the range of the compute dtype.
 void careful_row(const RowsForward &job, int64_t row);
 void careful_row(const RowsBackward &job, int64_t row, double *dweight, double *dbias);
-void careful_forward(const Groups &job, bool given);
-void careful_backward(const Groups &job, bool given, double *dweight, double *dbias);
 
 // Memory of the calling thread, valid until its next call.
 void *scratch(int64_t bytes);

@@ -1,9 +1,10 @@
-// What the kernels know of the machine's memory: how large its cache is, and how to get large pages.
+// What the kernels know of the machine's memory: how large its cache is, large pages, and room of a thread's own.
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <ctime>
+#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -71,6 +72,12 @@ void ask_for_large_pages(void *data, int64_t bytes) {
 #else
     (void)data, (void)bytes;
 #endif
+}
+
+void *scratch(int64_t bytes) {
+    static thread_local std::vector<char> memory;
+    if (int64_t(memory.size()) < bytes) memory.resize(bytes);
+    return memory.data();
 }
 
 } // namespace normkit

@@ -1,0 +1,173 @@
+// Passes over spans: `i` neighbouring numbers of one channel (i > 1). Included inside namespace normkit::NK_ISA.
+
+constexpr int64_t SHORT = 512; // spans up to here are done four at a time
+
+// body(how many, first channel) for the spans of one row of a piece.
+template <class Body> NK_INLINE void each_span(const Groups &job, const Piece &p, Body body) {
+    int64_t c = 0;
+    if (job.shape.i <= SHORT)
+        for (; c + 4 <= p.width; c += 4) body(Four(), c);
+    for (; c < p.width; ++c) body(One(), c);
+}
+NK_INLINE int64_t span_at(const Groups &job, const Piece &p, int64_t row, int64_t c) {
+    return ((p.k0 * job.shape.r1 + row) * job.shape.channels() + p.from + c) * job.shape.i;
+}
+NK_INLINE const bool *mask_at(const Groups &job, const Piece &p, int64_t row) {
+    return job.mask ? job.mask + (p.k0 * job.shape.r1 + row) * job.shape.i : nullptr;
+}
+NK_INLINE int64_t power_of_two(int64_t n) { // the largest that is no larger
+    return int64_t(1) << (63 - __builtin_clzll(n));
+}
+
+// Mean and m2 of S spans, of what the mask leaves:
+//
+//   shift = mean of the first few x   any number close to the mean will do; this one is x if all are equal
+//   d     = x - shift                 exact, or nearly
+//   rest  = mean(d)                   how far shift is off
+//   m2    = sum(d²) - n rest²         cancels one bit at most, since rest is within the spread
+//
+// A span whose beginning is far from its mean takes a second look, from shift + rest.
+template <class T, int S>
+NK_INLINE void look_at_spans(const Walk<T> &walk, const T *x, const bool *mask, int64_t count, double *mean, double *m2) {
+    using C = Compute<T>;
+    const int64_t n = walk.n;
+    C shift[S];
+    for (int s = 0; s < S; ++s) { // a power of two of them: the mean of equal numbers is exact
+        const T *own = x + s * n;
+        if (mask) {
+            const int64_t few = power_of_two(least(count, 8));
+            double sum = 0;
+            for (int64_t j = 0, seen = 0; seen < few; ++j)
+                if (mask[j]) sum += widen(own[j]), ++seen;
+            shift[s] = C(sum / few);
+        } else {
+            const int64_t few = walk.whole ? PAIR<T> : power_of_two(n);
+            const Two<Reg<T>> v = (walk.whole ? load2(own) : load_short(own, few)) * both(C(1) / C(few));
+            shift[s] = C(total(v.a + v.b));
+        }
+    }
+    for (int times = 0; times < 2; ++times) {
+        double sums[2][S];
+        auto add = [&](Two<Reg<T>> d, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+            one[0] += d.a, one[1] = madd(d.a, d.a, one[1]);
+            two[0] += d.b, two[1] = madd(d.b, d.b, two[1]);
+        };
+        if (mask)
+            add_spans<T, S>(walk, sums, [&](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+                add(at.keep(masked(at.load(x + s * n + j) - both(shift[s]), at.where(mask + j))), one, two);
+            });
+        else
+            add_spans<T, S>(walk, sums, [&](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+                add(at.keep(at.load(x + s * n + j) - both(shift[s])), one, two);
+            });
+        bool far = false;
+        for (int s = 0; s < S; ++s) {
+            const double rest = sums[0][s] / count, square = sums[1][s] - rest * sums[0][s];
+            mean[s] = shift[s] + rest;
+            m2[s] = square < 0 ? 0 : square;
+            if (times == 0 && rest * rest * count > square) shift[s] = C(shift[s] + rest), far = true;
+        }
+        if (!far) return;
+    }
+}
+
+// mean and m2 of every channel of the piece, over its rows
+template <class T> void span_moments(const Groups &job, const Piece &p) {
+    const Walk<T> walk(job.shape.i);
+    double mean[TILE], m2[TILE], seen = 0;
+    for (int64_t row = p.row; row < p.last; ++row) {
+        const bool *mask = mask_at(job, p, row);
+        int64_t count = walk.n;
+        if (mask) {
+            count = 0;
+            for (int64_t j = 0; j < walk.n; ++j) count += mask[j];
+            if (!count) continue;
+        }
+        each_span(job, p, [&](auto how_many, int64_t c) NK_LAMBDA {
+            const T *x = static_cast<const T *>(job.x) + span_at(job, p, row, c);
+            look_at_spans<T, how_many.value>(walk, x, mask, count, mean + c, m2 + c);
+        });
+        merge(p.width, p.a, p.b, seen, double(count), [&](auto at, int64_t j) NK_LAMBDA { return at(mean + j); },
+              [&](auto at, int64_t j) NK_LAMBDA { return at(m2 + j); });
+        seen += double(count);
+    }
+    *p.count = seen;
+}
+
+// y = (x - hi) * p + q
+template <class T> void span_apply(const Groups &job, const Piece &piece) {
+    using C = Compute<T>;
+    const Walk<T> walk(job.shape.i);
+    for (int64_t row = piece.row; row < piece.last; ++row) {
+        const bool *mask = mask_at(job, piece, row);
+        for (int64_t c = 0; c < piece.width; ++c) {
+            const int64_t from = span_at(job, piece, row, c);
+            const T *x = static_cast<const T *>(job.x) + from;
+            T *y = static_cast<T *>(job.y) + from;
+            const auto hi = both(static_cast<const C *>(piece.hi)[c]), p = both(static_cast<const C *>(piece.p)[c]),
+                       q = both(static_cast<const C *>(piece.q)[c]);
+            if (mask) write(walk, y, [&](auto at, int64_t j) NK_LAMBDA { return masked(madd(at.load(x + j) - hi, p, q), at.where(mask + j)); });
+            else write(walk, y, [&](auto at, int64_t j) NK_LAMBDA { return madd(at.load(x + j) - hi, p, q); });
+        }
+    }
+}
+
+// a = sum(dy), b = sum(dy * (x - hi)) of every channel of the piece, over its rows; and dx = dy * p, if asked for
+template <class T> void span_sums(const Groups &job, const Piece &piece) {
+    using C = Compute<T>;
+    const Walk<T> walk(job.shape.i);
+    const C *hi = static_cast<const C *>(piece.hi), *scale = static_cast<const C *>(piece.p);
+    for (int64_t row = piece.row; row < piece.last; ++row) each_span(job, piece, [&](auto how_many, int64_t c) NK_LAMBDA {
+        constexpr int S = how_many.value;
+        const int64_t from = span_at(job, piece, row, c), n = walk.n;
+        const T *x = static_cast<const T *>(job.x) + from, *dy = static_cast<const T *>(job.dy) + from;
+        T *dx = static_cast<T *>(job.y) + from;
+        const bool *mask = mask_at(job, piece, row);
+        double sums[2][S];
+        auto add = [&](auto at, int s, int64_t j, Two<Reg<T>> d, Two<Reg<T>> g, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+            if (mask) {
+                const Two<Int<T>> valid = at.where(mask + j);
+                if (piece.write) at.store(dx + s * n + j, masked(g * both(scale[c + s]), valid));
+                d = masked(d, valid), g = masked(g, valid);
+            } else if (piece.write) {
+                at.store(dx + s * n + j, g * both(scale[c + s]));
+            }
+            d = at.keep(d), g = at.keep(g);
+            one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
+            two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+        };
+        add_spans<T, S>(walk, sums, [&](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+            add(at, s, j, at.load(x + s * n + j) - both(hi[c + s]), at.load(dy + s * n + j), one, two);
+        });
+        for (int s = 0; s < S; ++s) {
+            piece.a[c + s] = (row == piece.row ? 0 : piece.a[c + s]) + sums[0][s];
+            piece.b[c + s] = (row == piece.row ? 0 : piece.b[c + s]) + sums[1][s];
+        }
+    });
+}
+
+// dx = dy * p + q + (x - hi) * t; without t, dx = dy * p
+template <class T> void span_gradient(const Groups &job, const Piece &piece) {
+    using C = Compute<T>;
+    const Walk<T> walk(job.shape.i);
+    for (int64_t row = piece.row; row < piece.last; ++row) {
+        const bool *mask = mask_at(job, piece, row);
+        for (int64_t c = 0; c < piece.width; ++c) {
+            const int64_t from = span_at(job, piece, row, c);
+            const T *x = static_cast<const T *>(job.x) + from, *dy = static_cast<const T *>(job.dy) + from;
+            T *dx = static_cast<T *>(job.y) + from;
+            const auto p = both(static_cast<const C *>(piece.p)[c]);
+            auto finish = [&](auto value) NK_LAMBDA {
+                if (mask) write(walk, dx, [&](auto at, int64_t j) NK_LAMBDA { return masked(value(at, j), at.where(mask + j)); });
+                else write(walk, dx, value);
+            };
+            if (!piece.t) {
+                finish([&](auto at, int64_t j) NK_LAMBDA { return at.load(dy + j) * p; });
+                continue;
+            }
+            const auto hi = both(static_cast<const C *>(piece.hi)[c]), q = both(static_cast<const C *>(piece.q)[c]),
+                       t = both(static_cast<const C *>(piece.t)[c]);
+            finish([&](auto at, int64_t j) NK_LAMBDA { return madd(at.load(x + j) - hi, t, madd(at.load(dy + j), p, q)); });
+        }
+    }
+}
