@@ -6,10 +6,10 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour smollm test check browser bench format wheel sanitize aarch64 clean
+.PHONY: help demo tour smollm test check browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
 
 help: ## show this list
-	@grep -hE '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
 
 demo: $(READY) ## set up, then compare norms and placements on Python's own source: three minutes, then a page
 	@$(BIN)/normkit compare $(ARGS)
@@ -50,16 +50,28 @@ wheel: $(READY) ## build one wheel, for every Python from 3.10 on, into dist/
 		--no-deps --wheel-dir dist . && echo "$$(ls dist/*.whl), built in $$(($$(date +%s) - start)) seconds"
 	@$(BIN)/python -m zipfile --list dist/*.whl | grep _C.abi3.so > /dev/null || { echo "It has no kernels."; exit 1; }
 
-# In a copy, because the library that everything else uses is not to be replaced. libstdc++ comes along: the
-# sanitizer looks for what throws exceptions before torch has loaded it. NORMKIT_ISA chooses the instructions.
+# Builds of another kind are made in a copy, because the library that everything else uses is not to be replaced.
+define COPY
+	@rm -rf $(1) && mkdir -p $(1) && cp -r setup.py pyproject.toml README.md LICENSE src $(1)
+	@find $(1) -name '*.so' -delete
+	@cd $(1) && $(2)=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+endef
+
+# libstdc++ comes along: the sanitizer looks for what throws exceptions before torch has loaded it. NORMKIT_ISA chooses
+# the instructions.
 SANITIZE := build/sanitize
 sanitize: $(READY) ## run the kernels' tests under the address and undefined-behaviour sanitizers
-	@rm -rf $(SANITIZE) && mkdir -p $(SANITIZE) && cp -r setup.py pyproject.toml README.md LICENSE src $(SANITIZE)
-	@find $(SANITIZE) -name '*.so' -delete
-	@cd $(SANITIZE) && NORMKIT_SANITIZE=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	$(call COPY,$(SANITIZE),NORMKIT_SANITIZE)
 	@export PYTHONPATH=$(abspath $(SANITIZE))/src ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1; \
 	export LD_PRELOAD="$(foreach l,asan ubsan stdc++,$(shell g++ -print-file-name=lib$(l).so))"; \
 	$(BIN)/python -c "import normkit.kernels.cpu._C as c; assert 'sanitize' in c.__file__; print(c.isa(), c.__file__)" \
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels
+
+EMULATED := build/avx512
+avx512-emulated: $(READY) ## run the kernels' tests on the kernels for AVX-512, their instructions emulated in AVX2
+	$(call COPY,$(EMULATED),NORMKIT_EMULATE_AVX512)
+	@export PYTHONPATH=$(abspath $(EMULATED))/src; \
+	$(BIN)/python -c "import normkit.kernels.cpu._C as c; assert c.isa() == 'avx512'; print(c.isa(), c.__file__)" \
 		&& $(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels
 
 CROSS := aarch64-linux-gnu-g++

@@ -101,12 +101,14 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 if os.environ.get("NORMKIT_SANITIZE"):  # make sanitize
     FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZE]
 
+EMULATED = [("NK_EMULATE_AVX512", None)] if os.environ.get("NORMKIT_EMULATE_AVX512") else []  # make avx512-emulated
+
 kernels = Extension(
     "normkit.kernels.cpu._C",
     sources=sorted(map(str, (CPU / "csrc").glob("*.cpp"))),
     depends=sorted(map(str, [*(CPU / "csrc").glob("*.h"), *(CPU / "csrc").glob("*.inc")])),
     libraries=["torch_cpu", "c10"],
-    define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000")],
+    define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000"), *EMULATED],
     extra_compile_args=FLAGS,
     extra_link_args=SANITIZE if os.environ.get("NORMKIT_SANITIZE") else [],
     py_limited_api=True,

@@ -13,7 +13,7 @@
 
 namespace normkit {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(NK_EMULATE_AVX512)
 static bool has_f16c() { // clang's __builtin_cpu_supports does not know it
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -23,7 +23,9 @@ static bool has_f16c() { // clang's __builtin_cpu_supports does not know it
 // NORMKIT_ISA=generic or avx2 asks for less than the machine has: for tests and for comparisons.
 const Kernels &kernels() {
     static const Kernels &chosen = []() -> const Kernels & {
-#if defined(__x86_64__)
+#if defined(NK_EMULATE_AVX512)
+        return avx512_kernels;
+#elif defined(__x86_64__)
         const char *most = std::getenv("NORMKIT_ISA");
         const bool generic = most && !std::strcmp(most, "generic"), avx2 = most && !std::strcmp(most, "avx2");
         __builtin_cpu_init();
