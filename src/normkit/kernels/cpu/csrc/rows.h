@@ -37,11 +37,12 @@ template <class C> struct Look {
 template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
+    constexpr bool PAIRS = std::is_same<S, bf16>::value;
     const double per = 1.0 / n;
     Look<C> m = {0, 0, 0};
     if (!CENTER) {
         double square[1];
-        reduce<C>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+        reduce<C, PAIRS>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V v = at.keep(at.load(s + j));
             acc[0] = madd(v, v, acc[0]);
         });
@@ -52,7 +53,7 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     m.shift = C(n < LANES<C> ? total(load_part(s, n)) * per : total(load(s)) / LANES<C>);
     for (int times = 0; times < 2; ++times) {
         const C shift = m.shift;
-        reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+        reduce<C, PAIRS>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V d = at.keep(at.load(s + j) - shift);
             acc[0] += d;
             acc[1] = madd(d, d, acc[1]);
@@ -65,6 +66,24 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     return m;
 }
 
+// A parameter of bfloat16 rows in the order of pairs: every two registers, the even places first. False: it holds
+// inf or NaN.
+inline bool pair_up(const float *from, float *to, int64_t n) {
+    constexpr int64_t W = LANES<float>;
+    vf zero = {};
+    int64_t j = 0;
+    for (; j + 2 * W <= n; j += 2 * W) {
+        for (int64_t k = 0; k < W; ++k) {
+            to[j + k] = from[j + 2 * k];
+            to[j + W + k] = from[j + 2 * k + 1];
+        }
+        const vf a = load(from + j), b = load(from + j + W);
+        zero += (a - a) + (b - b);
+    }
+    return total(zero) == 0;
+}
+constexpr int64_t WORTH_PAIRS = 8; // rows
+
 // y = (x - shift - rest) * rstd * weight + bias
 template <class X, class R, bool CENTER>
 void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
@@ -73,6 +92,16 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
     using V = typename Vec<C>::V;
     const int64_t n = job.dim;
     const C *weight = static_cast<const C *>(job.weight), *bias = static_cast<const C *>(job.bias);
+    const bool usual = weight && (!CENTER || bias) && job.rounded == F64;
+    constexpr bool PAIRS = std::is_same<S, bf16>::value;
+    constexpr int64_t W = LANES<C>;
+    C *pair_weight = nullptr, *pair_bias = nullptr;
+    if constexpr (PAIRS)
+        if (usual && end - begin >= WORTH_PAIRS && n >= 2 * W) {
+            pair_weight = static_cast<C *>(scratch(2 * n * sizeof(C)));
+            pair_bias = pair_weight + n;
+            if (!pair_up(weight, pair_weight, n) || (CENTER && !pair_up(bias, pair_bias, n))) pair_weight = nullptr;
+        }
     for (int64_t row = begin; row < end; ++row) {
         const X *x = static_cast<const X *>(job.x) + job.x_at.offset(row);
         X *y = static_cast<X *>(job.y) + row * n;
@@ -88,7 +117,8 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         const Look<C> m = look<CENTER>(s, n);
         const double var = m.var;
         const C shift = m.shift;
-        if (!ordinary<C>(var + job.eps) && !any_infinite(s, n)) {
+        const bool is_ordinary = ordinary<C>(var + job.eps);
+        if (!is_ordinary && !any_infinite(s, n)) {
             careful_row(job, row);
             continue;
         }
@@ -100,13 +130,25 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             __builtin_prefetch(next + j); // reading the next row overlaps with writing this one
             return ((at.load(s + j) - shift) - off) * rstd;
         };
+        auto scaled = [&](V v, const C *w, const C *b) NK_LAMBDA -> V { return CENTER ? madd(v, load(w), load(b)) : v * load(w); };
+        int64_t done = 0;
+        if constexpr (PAIRS)
+            if (pair_weight && is_ordinary) {
+                auto pairs = [&](auto put) NK_LAMBDA {
+                    for (; done + 2 * W <= n; done += 2 * W)
+                        put(y + done, scaled(x_hat(Even(), done), pair_weight + done, pair_bias + done),
+                            scaled(x_hat(Odd(), done), pair_weight + done + W, pair_bias + done + W));
+                };
+                if (job.stream) pairs([](X *p, V even, V odd) NK_LAMBDA { stream(p, even, odd); });
+                else pairs([](X *p, V even, V odd) NK_LAMBDA { store(p, even, odd); });
+            }
         auto common = [&](auto at) NK_LAMBDA {
             map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j), w = at.load(weight + j);
                 at.output(y + j, CENTER ? madd(v, w, at.load(bias + j)) : v * w);
-            }, job.y_is_x);
+            }, job.y_is_x, done);
         };
-        if (!weight || (CENTER && !bias) || job.rounded != F64)
+        if (!usual)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j);
                 if (!CENTER) v = rounded_to(job.rounded, v);
