@@ -1,4 +1,4 @@
-"""Rows that hold inf, NaN or numbers whose squares leave the range: right, and no concern of their neighbours."""
+"""Rows with inf, NaN or numbers whose squares leave the range: right, and of no concern to neighbours."""
 
 import pytest
 import torch

@@ -13,12 +13,16 @@ template <class C> NK_INLINE bool ordinary(double var) {
 template <class S> __attribute__((noinline)) bool any_infinite(const S *s, int64_t n) {
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
-    double zero[1];
-    reduce<C>(n, zero, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-        V v = at.keep(at.load(s + j));
-        acc[0] += v - v;
-    });
-    return zero[0] != 0; // NaN is
+    constexpr int64_t FEW = 8 * LANES<C>; // at a time: mostly the first of many is found
+    for (int64_t from = 0; from < n; from += FEW) {
+        double zero[1];
+        reduce<C>(least(FEW, n - from), zero, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+            V v = at.keep(at.load(s + from + j));
+            acc[0] += v - v;
+        });
+        if (zero[0] != 0) return true; // NaN is
+    }
+    return false;
 }
 
 // Mean and variance of n neighbours.
@@ -60,7 +64,7 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
         });
         m.rest = sums[0] * per;
         m.var = sums[1] * per - m.rest * m.rest;
-        if (m.rest * m.rest <= m.var) break;
+        if (m.rest * m.rest <= m.var || m.var != m.var) break;
         if (times == 0) m.shift = C(shift + m.rest);
     }
     return m;
@@ -95,11 +99,12 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
     const bool usual = weight && (!CENTER || bias) && job.rounded == F64;
     constexpr bool PAIRS = std::is_same<S, bf16>::value;
     constexpr int64_t W = LANES<C>;
+    C *memory = PAIRS || job.stream_total ? static_cast<C *>(scratch(3 * n * sizeof(C))) : nullptr;
     C *pair_weight = nullptr, *pair_bias = nullptr;
     if constexpr (PAIRS)
         if (usual && end - begin >= WORTH_PAIRS && n >= 2 * W) {
-            pair_weight = static_cast<C *>(scratch(2 * n * sizeof(C)));
-            pair_bias = pair_weight + n;
+            pair_weight = memory;
+            pair_bias = memory + n;
             if (!pair_up(weight, pair_weight, n) || (CENTER && !pair_up(bias, pair_bias, n))) pair_weight = nullptr;
         }
     for (int64_t row = begin; row < end; ++row) {
@@ -109,10 +114,20 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         if (job.residual) {
             const R *residual = static_cast<const R *>(job.residual) + job.residual_at.offset(row);
             S *sum = static_cast<S *>(job.total) + row * n;
-            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
-                at.store(sum + j, at.load(x + j) + at.load(residual + j));
-            }, job.total_is_term);
-            s = sum;
+            if (job.stream_total) { // and keep a copy, which is read again at once
+                S *copy = reinterpret_cast<S *>(memory + 2 * n);
+                map<C>(Streaming(), n, [&](auto at, int64_t j) NK_LAMBDA {
+                    V v = at.load(x + j) + at.load(residual + j);
+                    at.store(copy + j, v);
+                    at.output(sum + j, v);
+                });
+                s = copy;
+            } else {
+                map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
+                    at.store(sum + j, at.load(x + j) + at.load(residual + j));
+                }, job.total_is_term);
+                s = sum;
+            }
         }
         const Look<C> m = look<CENTER>(s, n);
         const double var = m.var;
@@ -125,6 +140,10 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         const C rstd = C(1 / __builtin_sqrt(var + job.eps)), off = C(m.rest);
         if (job.mean) static_cast<C *>(job.mean)[row] = shift;
         if (job.rstd) static_cast<C *>(job.rstd)[row] = rstd;
+        if (rstd != rstd) { // of NaN, or of inf less a mean
+            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, all(rstd)); });
+            continue;
+        }
         const X *next = row + 1 < end ? static_cast<const X *>(job.x) + job.x_at.offset(row + 1) : x;
         auto x_hat = [&](auto at, int64_t j) NK_LAMBDA -> V {
             __builtin_prefetch(next + j); // reading the next row overlaps with writing this one
@@ -159,7 +178,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         else if (job.stream) common(Streaming());
         else common(Whole());
     }
-    if (job.stream) streamed();
+    if (job.stream || job.stream_total) streamed();
 }
 
 // body(at, j) for n numbers in double, of arrays in any dtype: at(p) reads, at(p, v) writes.

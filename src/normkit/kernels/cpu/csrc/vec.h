@@ -100,6 +100,24 @@ NK_INLINE void stream(bf16 *p, vf v) {
     store(p, v);
 #endif
 }
+NK_INLINE void stream(f16 *p, vf v) {
+#if NK_BYTES == 64
+    _mm256_stream_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#elif NK_BYTES == 32
+    _mm_stream_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    store(p, v);
+#endif
+}
+NK_INLINE void stream(double *p, vd v) {
+#if NK_BYTES == 64
+    _mm512_stream_pd(p, (__m512d)v);
+#elif NK_BYTES == 32
+    _mm256_stream_pd(p, (__m256d)v);
+#else
+    store(p, v);
+#endif
+}
 NK_INLINE void stream(bf16 *p, vf even, vf odd) {
 #if NK_BYTES == 64
     _mm512_stream_si512((__m512i *)p, (__m512i)join(even, odd));
@@ -109,7 +127,6 @@ NK_INLINE void stream(bf16 *p, vf even, vf odd) {
     store(p, even, odd);
 #endif
 }
-template <class T, class V> NK_INLINE void stream(T *p, V v) { store(p, v); }
 NK_INLINE void streamed() { // other threads see it from here on
 #if NK_BYTES > 16
     _mm_sfence();
