@@ -566,6 +566,7 @@ def test_second_derivatives_of_groups_are_pythons_with_the_plan():
     assert sys.getrefcount(plan) == before
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch reads it
 def test_compiled_autograd_traces_the_nodes():
     x, r, w, b = tensors(4, 6)
     image = torch.randn(2, 6, 4, 5, requires_grad=True)
