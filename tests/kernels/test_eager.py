@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as T
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -519,6 +520,69 @@ def test_a_sum_of_two_dtypes_gives_each_term_a_gradient_of_its_own():
     dx, dr = torch.autograd.grad((y.float() * total).sum(), (x, r))
     assert (dx.dtype, dr.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(dx.float(), dr, rtol=2**-7, atol=1e-6)
+
+
+IMAGE = (2, 1, 3, 2, 20)  # (k0, r1, k2, r3, i) of a group norm
+
+
+def groups(x, weight, bias, planned=None):
+    return E.groups(x, *IMAGE, weight, bias, False, None, None, None, 1e-5, True, planned)
+
+
+@pytest.mark.parametrize("layout", ["as it came", "turned"])
+def test_groups_have_a_node_too(layout):
+    x, w, b = (torch.randn(shape, requires_grad=True) for shape in ((2, 6, 4, 5), (6,), (6,)))
+    y, stats = groups(x, w, b)
+    truth = T.group_norm(x, 3, w, b)
+    assert y.grad_fn.name() == "GroupsBackward"
+    assert not stats.requires_grad
+    torch.testing.assert_close(y, truth)
+    dy = torch.randn(2, 6, 4, 5)
+    dy = dy if layout == "as it came" else dy.transpose(2, 3).contiguous().transpose(2, 3)
+    ours, theirs = (torch.autograd.grad(f, (x, w, b), dy, retain_graph=True) for f in (y, truth))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    (alone,) = torch.autograd.grad(y, w, dy)
+    assert torch.equal(alone, ours[1])
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(y, w, dy)
+
+
+def test_second_derivatives_of_groups_are_pythons_with_the_plan():
+    plan, seen = object(), []
+
+    def recompute_groups(dy, x, weight, bias, mask, mean, var, stats, needed, planned, eps, center):
+        seen.append((planned, needed, mask, mean, var, center))
+        y = T.group_norm(x, 3, weight, bias, eps)
+        return torch.autograd.grad(y, (x, weight, bias), dy, create_graph=True)
+
+    E.set_backward(recompute, recompute_groups)
+    inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 6, 4, 5), (6,), (6,))]
+    assert torch.autograd.gradgradcheck(lambda x, w, b: groups(x, w, b, plan)[0], inputs)
+    assert seen[0] == (plan, (True, True, True), None, None, None, True)
+    before = sys.getrefcount(plan)
+    y = groups(*inputs, plan)[0]
+    assert sys.getrefcount(plan) == before + 1
+    del y
+    assert sys.getrefcount(plan) == before
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch reads it
+def test_compiled_autograd_traces_the_nodes():
+    x, r, w, b = tensors(4, 6)
+    image = torch.randn(2, 6, 4, 5, requires_grad=True)
+    inputs = (x, r, w, b, image)
+
+    def grads():
+        y, total = E.add_layer_norm(E.rms_norm(x, (6,), w, 1e-5, None), r, (6,), w, b, 1e-5, None)
+        return torch.autograd.grad((y * total).sum() + groups(image, w, b)[0].sin().sum(), inputs)
+
+    expected = grads()
+    torch._dynamo.reset()
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        for _ in range(2):
+            for a, truth in zip(grads(), expected, strict=True):
+                torch.testing.assert_close(a, truth)
+    torch._dynamo.reset()
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -40,7 +40,7 @@ struct RowsForward {
     bool center;  // false: about 0, RMSNorm
     Type rounded; // x_hat is rounded to this dtype before it meets the weight; F64: not at all
     bool y_is_x, total_is_term; // in place: nothing may be written twice
-    bool stream;  // write past the cache
+    bool stream, stream_total; // write past the cache
 };
 
 struct RowsBackward {

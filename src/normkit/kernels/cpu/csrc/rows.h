@@ -13,12 +13,16 @@ template <class C> NK_INLINE bool ordinary(double var) {
 template <class S> __attribute__((noinline)) bool any_infinite(const S *s, int64_t n) {
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
-    double zero[1];
-    reduce<C>(n, zero, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
-        V v = at.keep(at.load(s + j));
-        acc[0] += v - v;
-    });
-    return zero[0] != 0; // NaN is
+    constexpr int64_t FEW = 8 * LANES<C>; // at a time: mostly the first of many is found
+    for (int64_t from = 0; from < n; from += FEW) {
+        double zero[1];
+        reduce<C>(least(FEW, n - from), zero, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+            V v = at.keep(at.load(s + from + j));
+            acc[0] += v - v;
+        });
+        if (zero[0] != 0) return true; // NaN is
+    }
+    return false;
 }
 
 // Mean and variance of n neighbours.
@@ -37,11 +41,12 @@ template <class C> struct Look {
 template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     using C = typename Of<S>::C;
     using V = typename Vec<C>::V;
+    constexpr bool PAIRS = std::is_same<S, bf16>::value;
     const double per = 1.0 / n;
     Look<C> m = {0, 0, 0};
     if (!CENTER) {
         double square[1];
-        reduce<C>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+        reduce<C, PAIRS>(n, square, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V v = at.keep(at.load(s + j));
             acc[0] = madd(v, v, acc[0]);
         });
@@ -52,18 +57,36 @@ template <bool CENTER, class S> NK_INLINE auto look(const S *s, int64_t n) {
     m.shift = C(n < LANES<C> ? total(load_part(s, n)) * per : total(load(s)) / LANES<C>);
     for (int times = 0; times < 2; ++times) {
         const C shift = m.shift;
-        reduce<C>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
+        reduce<C, PAIRS>(n, sums, [&](auto at, int64_t j, V *acc) NK_LAMBDA {
             V d = at.keep(at.load(s + j) - shift);
             acc[0] += d;
             acc[1] = madd(d, d, acc[1]);
         });
         m.rest = sums[0] * per;
         m.var = sums[1] * per - m.rest * m.rest;
-        if (m.rest * m.rest <= m.var) break;
+        if (m.rest * m.rest <= m.var || m.var != m.var) break;
         if (times == 0) m.shift = C(shift + m.rest);
     }
     return m;
 }
+
+// A parameter of bfloat16 rows in the order of pairs: every two registers, the even places first. False: it holds
+// inf or NaN.
+inline bool pair_up(const float *from, float *to, int64_t n) {
+    constexpr int64_t W = LANES<float>;
+    vf zero = {};
+    int64_t j = 0;
+    for (; j + 2 * W <= n; j += 2 * W) {
+        for (int64_t k = 0; k < W; ++k) {
+            to[j + k] = from[j + 2 * k];
+            to[j + W + k] = from[j + 2 * k + 1];
+        }
+        const vf a = load(from + j), b = load(from + j + W);
+        zero += (a - a) + (b - b);
+    }
+    return total(zero) == 0;
+}
+constexpr int64_t WORTH_PAIRS = 8; // rows
 
 // y = (x - shift - rest) * rstd * weight + bias
 template <class X, class R, bool CENTER>
@@ -73,6 +96,17 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
     using V = typename Vec<C>::V;
     const int64_t n = job.dim;
     const C *weight = static_cast<const C *>(job.weight), *bias = static_cast<const C *>(job.bias);
+    const bool usual = weight && (!CENTER || bias) && job.rounded == F64;
+    constexpr bool PAIRS = std::is_same<S, bf16>::value;
+    constexpr int64_t W = LANES<C>;
+    C *memory = PAIRS || job.stream_total ? static_cast<C *>(scratch(3 * n * sizeof(C))) : nullptr;
+    C *pair_weight = nullptr, *pair_bias = nullptr;
+    if constexpr (PAIRS)
+        if (usual && end - begin >= WORTH_PAIRS && n >= 2 * W) {
+            pair_weight = memory;
+            pair_bias = memory + n;
+            if (!pair_up(weight, pair_weight, n) || (CENTER && !pair_up(bias, pair_bias, n))) pair_weight = nullptr;
+        }
     for (int64_t row = begin; row < end; ++row) {
         const X *x = static_cast<const X *>(job.x) + job.x_at.offset(row);
         X *y = static_cast<X *>(job.y) + row * n;
@@ -80,33 +114,60 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         if (job.residual) {
             const R *residual = static_cast<const R *>(job.residual) + job.residual_at.offset(row);
             S *sum = static_cast<S *>(job.total) + row * n;
-            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
-                at.store(sum + j, at.load(x + j) + at.load(residual + j));
-            }, job.total_is_term);
-            s = sum;
+            if (job.stream_total) { // and keep a copy, which is read again at once
+                S *copy = reinterpret_cast<S *>(memory + 2 * n);
+                map<C>(Streaming(), n, [&](auto at, int64_t j) NK_LAMBDA {
+                    V v = at.load(x + j) + at.load(residual + j);
+                    at.store(copy + j, v);
+                    at.output(sum + j, v);
+                });
+                s = copy;
+            } else {
+                map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
+                    at.store(sum + j, at.load(x + j) + at.load(residual + j));
+                }, job.total_is_term);
+                s = sum;
+            }
         }
         const Look<C> m = look<CENTER>(s, n);
         const double var = m.var;
         const C shift = m.shift;
-        if (!ordinary<C>(var + job.eps) && !any_infinite(s, n)) {
+        const bool is_ordinary = ordinary<C>(var + job.eps);
+        if (!is_ordinary && !any_infinite(s, n)) {
             careful_row(job, row);
             continue;
         }
         const C rstd = C(1 / __builtin_sqrt(var + job.eps)), off = C(m.rest);
         if (job.mean) static_cast<C *>(job.mean)[row] = shift;
         if (job.rstd) static_cast<C *>(job.rstd)[row] = rstd;
+        if (rstd != rstd) { // of NaN, or of inf less a mean
+            map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA { at.store(y + j, all(rstd)); });
+            continue;
+        }
         const X *next = row + 1 < end ? static_cast<const X *>(job.x) + job.x_at.offset(row + 1) : x;
         auto x_hat = [&](auto at, int64_t j) NK_LAMBDA -> V {
             __builtin_prefetch(next + j); // reading the next row overlaps with writing this one
             return ((at.load(s + j) - shift) - off) * rstd;
         };
+        auto scaled = [&](V v, const C *w, const C *b) NK_LAMBDA -> V { return CENTER ? madd(v, load(w), load(b)) : v * load(w); };
+        int64_t done = 0;
+        if constexpr (PAIRS)
+            if (pair_weight && is_ordinary) {
+                auto pairs = [&](auto put) NK_LAMBDA {
+                    for (; done + 2 * W <= n; done += 2 * W)
+                        put(y + done, scaled(x_hat(Even(), done), pair_weight + done, pair_bias + done),
+                            scaled(x_hat(Odd(), done), pair_weight + done + W, pair_bias + done + W));
+                };
+                if (job.stream) pairs([](X *p, V even, V odd) NK_LAMBDA { stream(p, even, odd); });
+                else pairs([](X *p, V even, V odd) NK_LAMBDA { store(p, even, odd); });
+            }
         auto common = [&](auto at) NK_LAMBDA {
             map<C>(at, n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j), w = at.load(weight + j);
                 at.output(y + j, CENTER ? madd(v, w, at.load(bias + j)) : v * w);
-            }, job.y_is_x);
+            }, job.y_is_x, done);
         };
-        if (!weight || (CENTER && !bias) || job.rounded != F64)
+        if (!usual)
             map<C>(Whole(), n, [&](auto at, int64_t j) NK_LAMBDA {
                 V v = x_hat(at, j);
                 if (!CENTER) v = rounded_to(job.rounded, v);
@@ -117,7 +178,7 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
         else if (job.stream) common(Streaming());
         else common(Whole());
     }
-    if (job.stream) streamed();
+    if (job.stream || job.stream_total) streamed();
 }
 
 // body(at, j) for n numbers in double, of arrays in any dtype: at(p) reads, at(p, v) writes.

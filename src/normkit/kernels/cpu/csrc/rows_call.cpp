@@ -145,12 +145,8 @@ void *second(const View &stats) {
     return static_cast<char *>(stats.data()) + stats.sizes()[1] * bytes(stats.type());
 }
 
-// Past the cache only into memory that is there: a fresh page is in the cache already.
-bool past_the_cache(const RowsForward &job, int64_t numbers, bool given) {
-    const int64_t each = bytes(job.x_type);
-    return given && !job.y_is_x && numbers * each * 2 > last_level_cache() * 3 / 8 && aligned(job.y, 64) &&
-           job.dim * each % 64 == 0;
-}
+// Rows of `dim` numbers from here on can be written past the cache.
+bool streams(const void *to, int64_t dim, Type type) { return aligned(to, 64) && dim * bytes(type) % 64 == 0; }
 
 template <class Call, class Run> const char *caught(const Call &call, Run run) {
     static thread_local std::string message;
@@ -212,7 +208,10 @@ void run(const RowsCall &c) {
     job.rounded = c.weight ? rounded(c.kind) : F64;
     job.y_is_x = !residual && job.y == job.x;
     job.total_is_term = residual && (job.total == job.x || job.total == job.residual);
-    job.stream = past_the_cache(job, rows * n, c.given);
+    // Past the cache only into memory that is there: a fresh page is in the cache already. Nor in place.
+    const bool large = c.given && rows * n * bytes(in.type) * 2 > last_level_cache() * 3 / 8;
+    job.stream = large && !job.y_is_x && streams(job.y, n, in.type);
+    job.stream_total = large && residual && !job.total_is_term && streams(job.total, n, job.total_type);
     if (!c.given && rows * n * bytes(in.type) >= LARGE) ask_for_large_pages(job.y, rows * n * bytes(in.type));
     if (!c.given && residual && rows * n * bytes(job.total_type) >= LARGE)
         ask_for_large_pages(job.total, rows * n * bytes(job.total_type));

@@ -47,6 +47,17 @@ NK_INLINE vu16 to_bf16(vf v) { // to nearest, ties to even; a NaN stays one
 }
 NK_INLINE void store(bf16 *p, vf v) { vu16 h = to_bf16(v); __builtin_memcpy(p, &h, sizeof h); }
 
+// Two registers of bfloat16 at once, those at even places and those at odd ones: a shift or a mask each.
+NK_INLINE vf load_even(const bf16 *p) { return (vf)(raw<vu32>(p) << 16); }
+NK_INLINE vf load_odd(const bf16 *p) { return (vf)(raw<vu32>(p) & 0xffff0000u); }
+NK_INLINE vu32 join(vf even, vf odd) { // neither holds NaN
+    vu32 e = (vu32)even, o = (vu32)odd;
+    e = (e + 0x7fffu + ((e >> 16) & 1u)) >> 16;
+    o = (o + 0x7fffu + ((o >> 16) & 1u)) & 0xffff0000u;
+    return e | o;
+}
+NK_INLINE void store(bf16 *p, vf even, vf odd) { vu32 u = join(even, odd); __builtin_memcpy(p, &u, sizeof u); }
+
 #if NK_BYTES == 32
 NK_INLINE vf load(const f16 *p) { return (vf)_mm256_cvtph_ps(raw<__m128i>(p)); }
 NK_INLINE void store(f16 *p, vf v) {
@@ -89,7 +100,33 @@ NK_INLINE void stream(bf16 *p, vf v) {
     store(p, v);
 #endif
 }
-template <class T, class V> NK_INLINE void stream(T *p, V v) { store(p, v); }
+NK_INLINE void stream(f16 *p, vf v) {
+#if NK_BYTES == 64
+    _mm256_stream_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#elif NK_BYTES == 32
+    _mm_stream_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    store(p, v);
+#endif
+}
+NK_INLINE void stream(double *p, vd v) {
+#if NK_BYTES == 64
+    _mm512_stream_pd(p, (__m512d)v);
+#elif NK_BYTES == 32
+    _mm256_stream_pd(p, (__m256d)v);
+#else
+    store(p, v);
+#endif
+}
+NK_INLINE void stream(bf16 *p, vf even, vf odd) {
+#if NK_BYTES == 64
+    _mm512_stream_si512((__m512i *)p, (__m512i)join(even, odd));
+#elif NK_BYTES == 32
+    _mm256_stream_si256((__m256i *)p, (__m256i)join(even, odd));
+#else
+    store(p, even, odd);
+#endif
+}
 NK_INLINE void streamed() { // other threads see it from here on
 #if NK_BYTES > 16
     _mm_sfence();
@@ -185,6 +222,12 @@ struct Whole {
 struct Streaming : Whole {
     template <class T, class V> NK_INLINE void output(T *p, V v) const { NK_ISA::stream(p, v); }
 };
+struct Even : Whole {
+    NK_INLINE vf load(const bf16 *p) const { return load_even(p); }
+};
+struct Odd : Whole {
+    NK_INLINE vf load(const bf16 *p) const { return load_odd(p); }
+};
 // The last n numbers of a row, fewer than a register. A row that has a register of them takes its last whole one,
 // whose lanes that have been done before are kept out of sums; stores write them again, and so must not depend on
 // what they overwrite. A row that has not goes through a padded copy.
@@ -216,9 +259,9 @@ struct End {
 
 // Sums of n numbers, K of them at once. `body(at, j, sums)` adds the register at j, of which at.keep leaves what
 // belongs to the row. Registers add up at most BLOCK numbers, which keeps float32 sums exact to a few units; blocks
-// are added in double.
+// are added in double. PAIRS: of bfloat16 alone, by even and odd places.
 constexpr int64_t BLOCK = 2048;
-template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&sums)[K], Body body) {
+template <class C, bool PAIRS = false, int K, class Body> NK_INLINE void reduce(int64_t n, double (&sums)[K], Body body) {
     using V = typename Vec<C>::V;
     constexpr int64_t W = LANES<C>, U = K > 2 ? 2 : 4;
     for (int k = 0; k < K; ++k) sums[k] = 0;
@@ -232,7 +275,11 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
         int64_t j = from;
         for (; j + U * W <= to; j += U * W)
 #pragma GCC unroll 4
-            for (int64_t u = 0; u < U; ++u) body(Whole(), j + u * W, acc[u]);
+            for (int64_t u = 0; u < U; ++u) {
+                if constexpr (!PAIRS) body(Whole(), j + u * W, acc[u]);
+                else if (u % 2 == 0) body(Even(), j + u * W, acc[u]);
+                else body(Odd(), j + (u - 1) * W, acc[u]);
+            }
         for (; j + W <= to; j += W) body(Whole(), j, acc[0]);
         if (j < to) body(End{to - j, n >= W}, j, acc[0]);
 #pragma GCC unroll 4
@@ -246,9 +293,8 @@ template <class C, int K, class Body> NK_INLINE void reduce(int64_t n, double (&
 }
 
 // body(at, j) for every register of n numbers. The tail is written twice, and so must not be read again; in place, once.
-template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body, bool in_place = false) {
+template <class C, class At, class Body> NK_INLINE void map(At at, int64_t n, Body body, bool in_place = false, int64_t j = 0) {
     constexpr int64_t W = LANES<C>;
-    int64_t j = 0;
 #pragma GCC unroll 2
     for (; j + W <= n; j += W) body(at, j);
     if (j < n) body(End{n - j, n >= W && !in_place}, j);

@@ -1,14 +1,11 @@
 // Every other grouping: the operators of `_C`, with a graph node of their own.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/PyInterpreter.h>
 
 #include "rows.h"
 
 namespace normkit {
-
-inline c10::IValue value(const Tensor &t) { return t.defined() ? c10::IValue(t) : c10::IValue(); }
 
 struct Groups {
     const Tensor *x, *weight, *bias, *mask, *mean, *var; // undefined where there is none
@@ -61,6 +58,17 @@ struct GroupsNode final : torch::autograd::Node {
     }
 
     variable_list apply(variable_list &&grads) override;
+
+    void compiled_args(CompiledNodeArgs &args) const override {
+        for (const SavedVariable *s : const_cast<GroupsNode *>(this)->saved()) args.collect(*s, false);
+        args.collect(stats);
+        for (const int64_t size : sizes) args.collect(size);
+        args.collect(on_rows);
+        args.collect(center);
+        args.collect(given);
+        args.collect(eps);
+    }
+    variable_list apply_with_saved(const variable_list &grads, SwapSavedVariables &saved) override;
 };
 
 inline void Groups::record(PyObject *planned) {
@@ -101,28 +109,49 @@ inline variable_list GroupsNode::apply(variable_list &&grads) {
                                           wrap(t[4]), wrap(t[5]), wrap(stats), truth(needed[0]), truth(needed[1]),
                                           truth(needed[2]), planned.ptr(getPyInterpreter()), eps, truth(center)));
     } else {
-        static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::groups_backward", "");
         const at::AutoDispatchBelowADInplaceOrView below;
         const Tensor &x = t[0];
         if (dy.strides() != x.strides())
             dy = Tensor(at::detail::empty_strided_cpu(x.sizes(), x.strides(), x.scalar_type())).copy_(dy);
-        torch::jit::Stack stack{dy, x};
+        Values stack{dy, x};
         for (const int64_t size : sizes) stack.emplace_back(size);
-        stack.push_back(value(t[1]));
-        stack.push_back(value(t[2]));
-        stack.emplace_back(on_rows);
-        stack.push_back(value(t[3]));
-        stack.emplace_back(stats);
-        stack.emplace_back(given);
-        stack.emplace_back(eps);
-        stack.emplace_back(center);
-        stack.emplace_back(needed[1]);
-        stack.emplace_back(needed[2]);
-        op.callBoxed(stack);
+        stack.insert(stack.end(), {value(t[1]), value(t[2]), on_rows, value(t[3]), stats, given, eps, center, needed[1],
+                                   needed[2]});
+        call("normkit::groups_backward", stack);
         for (int k = 0; k < 3; ++k) found[k] = std::move(stack[k]).toTensor();
     }
     for (int k = 0; k < 3; ++k)
         if (needed[k]) result[k] = std::move(found[k]);
+    return result;
+}
+
+// The same for compiled autograd.
+inline variable_list groups_gradient(const variable_list &grads, const Values &args) {
+    variable_list result(3);
+    if (!grads[0].defined()) return result;
+    const auto t = pull(args); // x, weight, bias, mask, stats
+    Values stack{t[0].new_empty_strided_symint(t[0].sym_sizes(), t[0].sym_strides()).copy_(grads[0]), t[0]};
+    stack.insert(stack.end(), args.begin() + 2, args.begin() + 7); // the sizes
+    stack.insert(stack.end(), {value(t[1]), value(t[2]), args[7], value(t[3]), t[4]});
+    stack.insert(stack.end(), args.begin() + 8, args.begin() + 11); // given, eps, center
+    stack.insert(stack.end(), {args[12], args[13]});
+    call("normkit::groups_backward", stack);
+    for (int k = 0; k < 3; ++k)
+        if (args[11 + k].toBool()) result[k] = stack[k].toTensor();
+    return result;
+}
+
+inline variable_list GroupsNode::apply_with_saved(const variable_list &grads, SwapSavedVariables &swap) {
+    for (SavedVariable *s : saved()) swap.before(*s);
+    swap.before(stats);
+    Values args;
+    push(args, {x.unpack(), weight.unpack(), bias.unpack(), mask.unpack(), stats});
+    for (const int64_t size : sizes) args.emplace_back(size);
+    args.insert(args.end(), {on_rows, given, eps, center});
+    for (int k = 0; k < 3; ++k) args.emplace_back(task_should_compute_output(k));
+    variable_list result = traced(*this, grads, swap, args, groups_gradient);
+    for (SavedVariable *s : saved()) swap.after(*s);
+    swap.after(stats);
     return result;
 }
 

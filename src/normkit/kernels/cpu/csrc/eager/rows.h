@@ -1,12 +1,9 @@
 // Norms over rows, with a graph node of their own.
 #pragma once
 
-#include "ordinary.h"
+#include "compiled.h"
 
 namespace normkit {
-
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
 
 inline PyObject *python_rows = nullptr, *python_groups = nullptr; // set_backward
 
@@ -66,6 +63,20 @@ struct RowsNode final : torch::autograd::Node {
     }
 
     variable_list apply(variable_list &&grads) override;
+
+    void compiled_args(CompiledNodeArgs &args) const override {
+        args.collect(x, adds);
+        args.collect(weight, false);
+        args.collect(bias, false);
+        args.collect(stats);
+        args.collect(adds);
+        args.collect(dims);
+        args.collect(kind);
+        args.collect(eps);
+        args.collect(x_type);
+        args.collect(residual_type);
+    }
+    variable_list apply_with_saved(const variable_list &grads, SwapSavedVariables &saved) override;
 };
 
 inline void Rows::record() {
@@ -158,6 +169,44 @@ inline variable_list RowsNode::apply(variable_list &&grads) {
     if (to_residual) result[1] = as(residual_type);
     if (need_weight) result[first] = std::move(found[1]);
     if (need_bias) result[first + 1] = std::move(found[2]);
+    return result;
+}
+
+// The same for compiled autograd.
+inline variable_list rows_gradient(const variable_list &grads, const Values &args) {
+    const auto t = pull(args); // x, weight, bias, stats
+    const int64_t first = args[5].toInt();
+    const bool adds = first == 2, to_x = args[6].toBool(), to_residual = args[7].toBool(), need_weight = args[8].toBool(),
+               need_bias = args[9].toBool();
+    variable_list result(first + 2);
+    Tensor dsum = adds ? grads[1] : Tensor();
+    if (grads[0].defined()) {
+        Values stack{grads[0], t[0], value(t[1]), value(t[2]), t[3], value(dsum), args[2], args[3], args[4],
+                     to_x || to_residual, need_weight, need_bias};
+        call("normkit::rows_backward", stack);
+        dsum = stack[0].toTensor();
+        if (need_weight) result[first] = stack[1].toTensor();
+        if (need_bias) result[first + 1] = stack[2].toTensor();
+    }
+    auto as = [&](const c10::IValue &type) { return dsum.defined() ? dsum.to(type.toScalarType()) : dsum; };
+    if (to_x) result[0] = as(args[10]);
+    if (to_residual) result[1] = as(args[11]);
+    return result;
+}
+
+inline variable_list RowsNode::apply_with_saved(const variable_list &grads, SwapSavedVariables &saved) {
+    for (SavedVariable *s : {&x, &weight, &bias}) saved.before(*s);
+    saved.before(stats);
+    Values args;
+    push(args, {x.unpack(adds ? getptr() : nullptr), weight.unpack(), bias.unpack(), stats});
+    const int64_t first = adds ? 2 : 1;
+    for (const c10::IValue &arg : Values{dims, eps, kind, first, task_should_compute_output(0),
+                                         adds && task_should_compute_output(1), task_should_compute_output(first),
+                                         task_should_compute_output(first + 1), int64_t(x_type), int64_t(residual_type)})
+        args.push_back(arg);
+    variable_list result = traced(*this, grads, saved, args, rows_gradient);
+    for (SavedVariable *s : {&x, &weight, &bias}) saved.after(*s);
+    saved.after(stats);
     return result;
 }
 
