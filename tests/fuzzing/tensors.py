@@ -64,8 +64,9 @@ def numbers(rng: Rng, how: Grouping, dtype: torch.dtype, *, tame: bool) -> Tenso
     spreads = 10.0 ** rng.uniform(-reach, reach, each) if chance(rng, 0.5) else np.ones(each)
     rows = rows * spreads + means
     if not tame and chance(rng, 0.4):
-        for _ in range(rng.integers(1, 4)):
-            _spoil(rng, rows[rng.integers(groups)], info)
+        with np.errstate(all="ignore"):
+            for _ in range(rng.integers(1, 4)):
+                _spoil(rng, rows[rng.integers(groups)], info)
     values = how.scatter(rows).copy()
     if not tame and chance(rng, 0.15):  # the first or last slice along an axis lies far from the others
         axis = int(rng.integers(values.ndim))
