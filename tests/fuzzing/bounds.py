@@ -133,7 +133,7 @@ class Truth:
                 with np.errstate(all="ignore"):
                     truth, bound = (how.sum_along(np.broadcast_to(r, f.y.shape), shape) for r in (rows, off))
                     # a sum whose parts overflow may be anything
-                    parts = how.sum_along(np.abs(rows), shape)
+                    parts = how.sum_along(np.abs(rows) + (np.abs(f.x_hat) if name == "weight" else 0), shape)
                     judged = ~(parts > torch.finfo(self.wide).max)
                 if name == "weight":
                     judged &= how.sum_along(~self.defined, shape) == 0
@@ -143,7 +143,7 @@ class Truth:
         case, f = self.case, self.found
         if self.old["running_mean"] is None:
             return
-        counted = bool((f.n > 0).any())
+        counted = self.mask is None or bool((f.n > 0).any())
         batches = None if self.batches is None else self.batches + counted
         if batches is not None and int(inputs["num_batches_tracked"]) != batches:
             verdict.fail(
@@ -153,18 +153,18 @@ class Truth:
         momentum = np.longdouble(1) / max(batches or 1, 1) if momentum is None else np.longdouble(momentum)
         channels = case.x.shape[case.options["axis"]]
         with np.errstate(all="ignore"):
-            n = f.n.reshape(-1, channels)
-            mean, var = (v.reshape(-1, channels) for v in (f.mean, f.var * f.n / np.maximum(f.n - 1, 1)))
+            n = f.n.reshape(len(f.n) // channels if channels else 0, channels)
+            mean, var = (v.reshape(n.shape) for v in (f.mean, f.var * f.n / np.maximum(f.n - 1, 1)))
             for name, value, least in (("running_mean", mean, 1), ("running_var", var, 2)):
                 known = n >= least
                 new = np.where(known, value, 0).sum(0) / np.maximum(known.sum(0), 1)
                 old = self.old[name]
                 truth = np.where(known.any(0), (1 - momentum) * old + momentum * new, old)
                 spread = np.sqrt(np.where(n > 0, f.var.reshape(n.shape), 0).max(0, initial=0))
-                off = spread + 1e-2 * np.abs(mean).max(0, initial=0) if least == 1 else np.abs(new)
+                off = spread if least == 1 else np.abs(new)
                 # the old value is widened to float32 at least, and moved there
                 step = torch.finfo(torch.promote_types(inputs[name].dtype, torch.float32)).eps
-                moved = np.abs(old) + momentum * np.abs(new)
+                moved = np.abs(old) + momentum * np.where(known, np.abs(value), 0).max(0, initial=0)
                 bound = self.exact * momentum * off + max(self.round, step) * moved
                 fits = np.abs(new) <= torch.finfo(self.wide).max
                 verdict.compare(

@@ -21,7 +21,7 @@ from fuzzing.verdict import Failure
 
 CHUNK = 250
 BUILD = Path(__file__).parents[2] / "build"
-PRINTED = 60  # further failures are counted, and are in the state file
+PRINTED = 3  # of a norm and a promise; further failures are counted, and are in the state file
 
 
 def run(seed: int, start: int, stop: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def fuzz(seed: int, cases: int, jobs: int, *, resume: bool, console: Console) ->
     state = State(seed, resume=resume)
     todo = [(a, min(a + CHUNK, cases)) for a in range(0, cases, CHUNK)]
     todo = [c for c in todo if f"{c[0]}-{c[1]}" not in state.chunks]
-    printed = 0
+    printed: Counter[tuple[str, str]] = Counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         left = sum(stop - start for start, stop in todo)
@@ -72,10 +72,10 @@ def fuzz(seed: int, cases: int, jobs: int, *, resume: bool, console: Console) ->
         for (start, stop), found in _in_processes(seed, todo, jobs):
             state.add(start, stop, found)
             progress.advance(bar, stop - start)
-            for failure in found["failures"]:
-                printed += 1
-                if printed <= PRINTED:
-                    console.print(str(Failure(*failure)), markup=False, highlight=False, soft_wrap=True)
+            for failure in (Failure(*f) for f in found["failures"]):
+                printed[failure.kind] += 1
+                if printed[failure.kind] <= PRINTED:
+                    console.print(str(failure), markup=False, highlight=False, soft_wrap=True)
     return _summary(state, cases, console)
 
 
@@ -115,7 +115,7 @@ def _summary(state: State, cases: int, console: Console) -> int:
             worst[what] = max(worst.get(what, 0.0), share)
     shares = ", ".join(f"{what} {share:.2f}" for what, share in sorted(worst.items()))
     console.print(f"Largest share of each bound that was used: {shares}", highlight=False)
-    kinds = Counter((f.detail.split(" | ")[-1].split()[0], f.what) for f in failures)
+    kinds = Counter(f.kind for f in failures)
     for (op, what), count in sorted(kinds.items()):
         console.print(f"  {count:5} {op} {what}", highlight=False)
     broken = len({f.case for f in failures})

@@ -18,6 +18,11 @@ class Failure:
     what: str  # which promise
     detail: str  # got and expected
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The norm and the promise."""
+        return self.detail.split(" | ")[-1].split()[0], self.what
+
     def __str__(self) -> str:
         return f"--case {self.case}  {self.what}: {self.detail}"
 
