@@ -6,10 +6,10 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from lab.folders import environment
 
 from normkit.errors import NormkitError
 from normkit.lab.engines import engine
@@ -103,12 +103,11 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
         "import normkit as nk\n"
         f"nk.lab.compare('{OWN}', steps=5, seeds=1, workers=1, out='{tmp_path / 'runs'}', progress=False)\n"
     )
-    tests = Path(__file__).parent.parent
     result = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tests)},
+        env=environment(),
         check=False,
         timeout=60,
     )

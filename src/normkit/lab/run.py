@@ -16,7 +16,7 @@ from normkit import checks
 from normkit._version import __version__
 from normkit.errors import refusal
 from normkit.kernels.cpu import library
-from normkit.lab.task import Task, find, imported, source_of, task_class
+from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
 
@@ -99,9 +99,13 @@ class Run:
 
     def key(self, data: str) -> str:
         """What the run is known by: a hash of its configuration, its data and the code."""
+        return self.key_with(data, self.code)
+
+    def key_with(self, data: str, code: str) -> str:
+        """The same for any code, which is not looked at: a stored run can be checked against its key."""
         config = self.config()
         config["options"].pop("data", None)  # where the data lie does not matter; what they are, does
-        text = json.dumps([config, data, self.code], sort_keys=True)
+        text = json.dumps([config, data, code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -112,9 +116,11 @@ class Run:
         return code_version() + mark
 
     def value(self, name: str) -> Any:
-        """Of an axis: a field of the task, or an attribute."""
-        options = dict(self.options)
-        return options[name] if name in options else getattr(self, name)
+        """Of an axis: a field of the task, or of the run. Nothing else: a property may import what it names,
+        and the axes of a stored comparison may be anyone's words."""
+        known = {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, **dict(self.options)}
+        checks.one_of(name, known, what="an axis:")
+        return known[name]
 
     @property
     def label(self) -> str:
@@ -122,7 +128,7 @@ class Run:
         return f"{self.norm} {self.placement} {self.lr:.2g}"
 
     def __str__(self) -> str:
-        usual = task_class(self.task).defaults
+        usual = loaded_defaults(self.task)
         sizes = ("depth", "width", "batch_size", "warmup")
         extra = [
             f"{n} {getattr(self, n)}" for n in sizes if getattr(self, n) != usual.get(n, getattr(Run, n))

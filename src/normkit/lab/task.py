@@ -24,7 +24,17 @@ from normkit.errors import NormkitError, refusal
 if TYPE_CHECKING:
     from normkit.lab.run import Run
 
-__all__ = ["Task", "explained", "find", "imported", "rows", "source_of", "task_class", "tensors"]
+__all__ = [
+    "Task",
+    "explained",
+    "find",
+    "imported",
+    "loaded_defaults",
+    "rows",
+    "source_of",
+    "task_class",
+    "tensors",
+]
 
 # Where the tasks that come with normkit live.
 BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
@@ -162,6 +172,16 @@ def task_class(name: str) -> type[Task]:
             fix="class MyTask(nk.lab.Task): ..., with model, batch, loss and held_out.",
         )
     return found
+
+
+def loaded_defaults(name: str) -> Mapping[str, Any]:
+    """The defaults of a task that comes with normkit, or is here already. Nothing is imported for it: the
+    name may come from a file of anyone's."""
+    if name in BUILT_IN:
+        return task_class(name).defaults
+    module, _, own = name.partition(":")
+    found = vars(sys.modules[module]).get(own) if module in sys.modules else None
+    return found.defaults if isinstance(found, type) and issubclass(found, Task) else {}
 
 
 def find(name: str, options: Mapping[str, Any]) -> Task:
