@@ -1,4 +1,4 @@
-"""A folder that came from somewhere else is read: nothing that it names is run, nothing outside is written."""
+"""A folder that came from somewhere else is read: nothing that it names is run, nothing else is written."""
 
 import sys
 

@@ -32,6 +32,7 @@ __all__ = ["compare"]
 @click.option("--engine", default="local", help="local or ray.  [local]")
 @click.option("--address", help="Of a Ray cluster: auto, host:port.")
 @click.option("--workers", type=int, help="Runs at a time.  [one a core]")
+@click.option("--limit", type=float, metavar="SECONDS", help="Stop a run that takes longer.  [none]")
 @click.option("--prune", is_flag=True, help="Successive halving: short runs first.")
 @click.option("--tensorboard", is_flag=True, help="Also write FOLDER/tensorboard.")
 def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **options: Any) -> None:
@@ -46,7 +47,7 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
     refuse_empty({**options, "SWEEP.TOML": settings})
     given = read_toml(settings) if settings is not None else {}
-    how = {name: options.pop(name) for name in ("out", "engine", "address", "workers", "prune")}
+    how = {name: options.pop(name) for name in ("out", "engine", "address", "workers", "limit", "prune")}
     given |= {name: value for name, value in options.items() if value is not None}
     if fields:
         given["set"] = {**dict(given.get("set", {})), **split_fields(fields)}

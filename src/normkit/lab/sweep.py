@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +18,7 @@ from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
 from normkit.lab.engines import Engine
 from normkit.lab.engines import engine as engine_named
+from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import EVALUATIONS, Outcome, measure
 from normkit.lab.plan import Plan, make_plan
 from normkit.lab.progress import Board, duration
@@ -50,6 +51,7 @@ def compare(
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
+    limit: float | None = None,
     prune: bool = False,
     progress: bool = True,
     **fields: Any,
@@ -65,6 +67,7 @@ def compare(
         steps, schedule: of every run.
         out: the folder of the results; what is in it is not done again.
         engine, address, workers: "local" processes or "ray"; 0 workers stay in this process.
+        limit: seconds that a run may take; one that takes longer is stopped, and counts as failed.
         prune: successive halving: short runs first, the better half goes on.
         progress: show it.
         fields: of the task, one value or several each.
@@ -86,6 +89,7 @@ def compare(
         engine=engine,
         address=address,
         workers=workers,
+        limit=limit,
         prune=prune,
         progress=progress,
     )
@@ -99,6 +103,7 @@ def compare_settings(
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
+    limit: float | None = None,
     prune: bool = False,
     progress: bool = True,
 ) -> Comparison:
@@ -108,10 +113,10 @@ def compare_settings(
     if out is not None and not os.fspath(out):
         raise refusal("--out got an empty name.", expected="a folder")
     plan = make_plan(settings)
-    chosen = engine_named(engine, workers=workers, address=address)
+    chosen = engine_named(engine, workers=workers, address=address, limit=limit)
     folder = Path(out) if out is not None else _folder(plan)
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
-    sweep = _Sweep(plan, folder, console, prune)
+    sweep = _Sweep(plan, folder, console, prune, limit)
     with Store(folder, write=True) as store:
         about = sweep.about(command, engine, chosen)
         sweep.run(store, chosen, about)
@@ -130,12 +135,13 @@ class _Sweep:
     folder: Path
     console: Console
     prune: bool
+    limit: float | None
 
     def __post_init__(self) -> None:
         self.keys: list[str] = []
         name = self.plan.runs[0].task
         self.tasks = {run.options: run.build_task() for run in self.plan.runs}
-        with explained(f"The data of the task {name}", name):
+        with explained(f"The data of the task {name}", name), self.in_time():
             self.data = {options: task.fingerprint for options, task in self.tasks.items()}
         if self.prune and type(next(iter(self.tasks.values()))).advance is not Task.advance:
             raise refusal(
@@ -225,7 +231,7 @@ class _Sweep:
                 arm = replace(run, seed=0, lr=1e-3, until=None)
                 size = replace(arm, norm="layer", placement="pre")
                 task = self.tasks[run.options]
-                with explained(str(run), run.task):
+                with explained(str(run), run.task), self.in_time():
                     if size not in once:
                         measure(replace(arm, until=2), task)
                         once[size] = _seconds_a_step(Training(arm, task))
@@ -234,6 +240,15 @@ class _Sweep:
                     tried.add(arm)
                 total += once[size] * (run.last + EVALUATIONS + 4)
         return total
+
+    @contextlib.contextmanager
+    def in_time(self) -> Iterator[None]:
+        """What is done before the start has the limit of a run, too."""
+        try:
+            with time_limit(self.limit):
+                yield
+        except OutOfTime:
+            raise NormkitError(too_long(self.limit)) from None
 
     def do(self, store: Store, engine: Engine, runs: Sequence[Run]) -> list[tuple[Run, Outcome]]:
         return perform(store, engine, [self.job(run) for run in runs], self.console)

@@ -210,7 +210,7 @@ def _module(name: str, what: str) -> Any:
         return importlib.import_module(name)
     except NormkitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise refusal(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
             expected=f"package.module:name, importable from {Path.cwd()}",
@@ -246,7 +246,7 @@ def explained(what: str, task: str) -> Iterator[None]:
         yield
     except NormkitError as error:
         raise NormkitError(f"{what}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in a task is a mistake of the task, and no wish
         own = getattr(sys.modules.get(task.partition(":")[0]), "__file__", None)
         frames = traceback.extract_tb(error.__traceback__)
         frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
