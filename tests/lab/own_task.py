@@ -131,3 +131,10 @@ TROUBLE = {
     "hang": lambda: time.sleep(1e6),
     "hang for good": wait_in_c,
 }
+
+
+@dataclass(frozen=True)
+class Named(Small):
+    """It has a field of text, which changes nothing."""
+
+    name: str = ""

@@ -67,10 +67,11 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
 def show(result: Any) -> None:
     """The answer, the arms, and where the page is."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from normkit.lab.console import plain_console
+
+    console = plain_console()
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for title in ("arm", "loss", "behind", "best lr", "stable to", "diverged"):
         table.add_column(title, justify="left" if title == "arm" else "right")
@@ -85,10 +86,10 @@ def show(result: Any) -> None:
         )
     console.print()
     console.print(table)
-    console.print(f"\n{result.recommendation}\n", markup=False)
+    console.print(f"\n{result.recommendation}\n")
     for warning in result.warnings:
-        console.print(warning, markup=False)
+        console.print(warning)
     errors = [outcome.error for _, outcome in result.results if outcome.error]
     if errors:
-        console.print(f"The first that failed:\n{errors[0].strip()}\n", markup=False, soft_wrap=True)
-    console.print(f"page  {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+        console.print(f"The first that failed:\n{errors[0].strip()}\n", soft_wrap=True)
+    console.print(f"page  {result.folder / 'report.html'}", soft_wrap=True)

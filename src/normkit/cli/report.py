@@ -20,7 +20,7 @@ def report(folder: str, form: str | None) -> None:
     has come.
     """
     from normkit.lab import export
-    from normkit.lab.comparison import Comparison
+    from normkit.lab.comparison import Comparison, unreadable
 
     result = Comparison.load(folder)
     if form is None:
@@ -29,4 +29,6 @@ def report(folder: str, form: str | None) -> None:
         show(result)
         result.save()
     else:
+        if result.unread:
+            click.echo(unreadable(result.unread), err=True)
         click.echo(export.FORMS[form](result))

@@ -16,6 +16,7 @@ from rich.console import Console
 from normkit.errors import NormkitError, refusal
 from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
+from normkit.lab.console import plain_console
 from normkit.lab.engines import Engine
 from normkit.lab.engines import engine as engine_named
 from normkit.lab.limit import OutOfTime, time_limit, too_long
@@ -115,7 +116,7 @@ def compare_settings(
     plan = make_plan(settings)
     chosen = engine_named(engine, workers=workers, address=address, limit=limit)
     folder = Path(out) if out is not None else _folder(plan)
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    console = plain_console(soft_wrap=True, quiet=not progress)
     sweep = _Sweep(plan, folder, console, prune, limit)
     with Store(folder, write=True) as store:
         about = sweep.about(command, engine, chosen)
@@ -202,20 +203,17 @@ class _Sweep:
         axes = ", ".join(f"{len(v)} {name}" for name, v in self.plan.axes.items())
         steps = self.plan.runs[0].steps
         say = self.console.print
-        say(
-            f"plan     {len(self.plan.runs)} runs{f' ({axes})' if axes else ''} of {steps} steps",
-            markup=False,
-        )
+        say(f"plan     {len(self.plan.runs)} runs{f' ({axes})' if axes else ''} of {steps} steps")
         if self.prune:
             say(f"         pruned: {len(runs)} of {runs[0].last} steps first; the better half goes on, twice")
         for task in self.tasks.values():
-            say(f"data     {task.source}", markup=False)
+            say(f"data     {task.source}")
         if done:
             say(f"stored   {len(done)} of them are done already")
         if missing:
             workers = f"{engine.workers} workers" if engine.workers > 1 else "one worker"
             say(f"time     about {duration(seconds + START)} with {workers}")
-        say(f"results  {self.folder}\n", markup=False)
+        say(f"results  {self.folder}\n")
 
     def estimate(self, runs: Sequence[Run]) -> float:
         """Seconds of one core, from a few steps of one arm of each size.
@@ -271,8 +269,7 @@ def perform(
         except (KeyboardInterrupt, NormkitError):
             console.print(
                 f"\nStopped. {len(store.done(jobs))} of {len(jobs)} runs are stored in {store.folder}; "
-                "the same command does the rest.",
-                markup=False,
+                "the same command does the rest."
             )
             raise
     return [(run, outcome) for _, run, outcome in store.runs(jobs)]
