@@ -61,12 +61,13 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
         click.echo(f"tensorboard --logdir {to_tensorboard(result)}")
     show(result)
+    show_page(result.folder / "report.html")
     if any(outcome.status == "failed" for _, outcome in result.results):
         click.get_current_context().exit(1)
 
 
 def show(result: Any) -> None:
-    """The answer, the arms, and where the page is."""
+    """The answer, the arms, and what weakens it."""
     from rich.table import Table
 
     from normkit.lab.console import plain_console
@@ -92,4 +93,10 @@ def show(result: Any) -> None:
     errors = [outcome.error for _, outcome in result.results if outcome.error]
     if errors:
         console.print(f"The first that failed:\n{errors[0].strip()}\n", soft_wrap=True)
-    console.print(f"page  {result.folder / 'report.html'}", soft_wrap=True)
+
+
+def show_page(path: Any) -> None:
+    """Where it is, once it is there."""
+    from normkit.lab.console import plain_console
+
+    plain_console().print(f"page  {path}", soft_wrap=True)

@@ -24,10 +24,10 @@ def report(folder: str, form: str | None) -> None:
 
     result = Comparison.load(folder)
     if form is None:
-        from normkit.cli.compare import show
+        from normkit.cli.compare import show, show_page
 
-        show(result)
-        result.save()
+        show(result)  # first: a disk may have no room for the page
+        show_page(result.save())
     else:
         if result.unread:
             click.echo(unreadable(result.unread), err=True)

@@ -19,6 +19,7 @@ from normkit.kernels.cpu import library
 from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
+from normkit.transformer.description import short
 
 __all__ = ["SCHEDULES", "Run", "code_version"]
 
@@ -66,10 +67,10 @@ class Run:
         checks.one_of(self.schedule, SCHEDULES, what="schedule=")
         for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise refusal(f"{name}= got {value!r}.", expected=f"a whole number of at least {least}")
+            if type(value) is not int or not least <= value < 2**63:
+                raise refusal(f"{name}= got {short(value)}.", expected=f"a whole number of at least {least}")
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise refusal(f"seed= got {self.seed!r}.", expected="a whole number from 0 to 2^63 - 1")
+            raise refusal(f"seed= got {short(self.seed)}.", expected="a whole number from 0 to 2^63 - 1")
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
             raise refusal(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 

@@ -32,6 +32,7 @@ CREATE TABLE runs (key TEXT PRIMARY KEY, config TEXT NOT NULL, data TEXT NOT NUL
     status TEXT NOT NULL, best_loss REAL, final_loss REAL, outcome TEXT NOT NULL, finished TEXT NOT NULL);
 CREATE TABLE sweeps (id INTEGER PRIMARY KEY, started TEXT NOT NULL, about TEXT NOT NULL, keys TEXT NOT NULL);
 """
+ROOMS = (None, "/dev/shm")  # for a copy: where temporary files go, or memory
 # Of a damaged schema Python's sqlite3 cannot even put the error into words.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _COLUMNS = "key, config, data, code, outcome"
@@ -104,14 +105,36 @@ class Store:
             ) from error
 
     def _open(self) -> None:
+        """To read, SQLite wants to put an index of its log beside the file. Where it may not, or has no room,
+        a copy is read; the log belongs to it, the index does not."""
         path = self.folder / FILE
+        if self.write or os.access(self.folder, os.W_OK):
+            try:
+                self._connect(path)
+                return
+            except NormkitError as error:
+                if self.write or not isinstance(error.__cause__, sqlite3.OperationalError):
+                    raise
+                self._disconnect()
+        for room in ROOMS:
+            with suppress(OSError):
+                self._copy = tempfile.TemporaryDirectory(dir=room)
+                for name in (FILE, f"{FILE}-wal"):
+                    if (self.folder / name).is_file():
+                        shutil.copyfile(self.folder / name, Path(self._copy.name) / name)
+                break
+            if self._copy is not None:
+                self._copy.cleanup()
+        else:
+            raise refusal(
+                f"{path} cannot be read: there is no room for the index of its log, nor for a copy.",
+                expected="a folder that can be written, or room for temporary files",
+                fix="make room, or set TMPDIR to a folder with room.",
+            )
+        self._connect(Path(self._copy.name) / FILE)
+
+    def _connect(self, path: Path) -> None:
         mode = "rwc" if self.write else "ro"
-        if not os.access(self.folder, os.W_OK):
-            # SQLite wants to put its index of the log beside the file; and without it the log is not read.
-            self._copy = tempfile.TemporaryDirectory()
-            for file in self.folder.glob(f"{FILE}*"):
-                shutil.copy(file, self._copy.name)
-            path = Path(self._copy.name) / FILE
         try:
             self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=30)
             self._db.text_factory = lambda text: text.decode(errors="replace")  # one bad byte, one bad row
@@ -127,7 +150,7 @@ class Store:
             if isinstance(error, sqlite3.OperationalError) and self.write:
                 raise self._cannot_write(error) from error
             raise refusal(
-                f"{path} cannot be read: {error}.",
+                f"{self.folder / FILE} cannot be read: {error}.",
                 expected="a file that normkit compare has written",
                 fix="choose another folder with --out; this file was left as it is.",
             ) from error
@@ -138,19 +161,24 @@ class Store:
                 f"format {found}" if application == APPLICATION and found != FORMAT else "no runs of normkit"
             )
             raise refusal(
-                f"{path} holds {what}.",
+                f"{self.folder / FILE} holds {what}.",
                 expected=f"format {FORMAT}, which normkit {__version__} reads",
                 fix="use the version that wrote it, or another folder; this file was left as it is.",
             )
 
     def close(self) -> None:
-        for connection in (getattr(self, "_db", None), self._lock):
-            if connection is not None:
-                with suppress(sqlite3.Error):
-                    connection.close()
-
+        self._disconnect()
+        if self._lock is not None:
+            with suppress(sqlite3.Error):
+                self._lock.close()
         if self._copy is not None:
             self._copy.cleanup()
+
+    def _disconnect(self) -> None:
+        connection = getattr(self, "_db", None)
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
 
     def __enter__(self) -> Store:
         return self

@@ -15,6 +15,7 @@ from normkit.errors import NormkitError
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 from normkit.lab.studies.base import Cell
+from normkit.transformer.description import short
 
 __all__ = ["check_about", "stored_keys", "stored_outcome", "stored_run", "stored_table"]
 
@@ -156,13 +157,8 @@ def _checked(found: Any, needed: dict[str, Check], free: dict[str, Check] | None
         if name not in known:
             raise NormkitError(f"it has {name!r}, which this version of normkit does not know")
         if not known[name](found[name]):
-            raise NormkitError(f"its {name} is {_short(found[name])}")
+            raise NormkitError(f"its {name} is {short(found[name])}")
     return found
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 # Whoever adds a field to one of these has to say here what it may be.
