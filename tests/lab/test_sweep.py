@@ -285,3 +285,10 @@ def test_a_full_disk_during_a_sweep_says_what_is_stored(tmp_path, monkeypatch, c
     with pytest.raises(NormkitError, match="No space left"):
         small(tmp_path, progress=True)
     assert "3 of 8 runs are stored" in capsys.readouterr().out
+
+
+def test_a_sweep_that_has_ended_is_known_to_have_ended(result):
+    assert "finished" in result.about
+    again = Comparison.load(result.folder)
+    assert "finished" in again.about
+    assert not any("Not finished" in warning for warning in again.warnings)
