@@ -21,6 +21,7 @@ from normkit.cli.report import report
 from normkit.cli.study import study
 from normkit.cli.train import train
 from normkit.errors import NormkitError, refusal
+from normkit.lab.allocator import keep_memory
 
 __all__ = ["command", "main"]
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. A user's mistake is said in plain words and exits with 2; Ctrl-C exits with 130."""
     interrupted = False
     if arguments is None:  # the process is ours
+        keep_memory()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # what it cannot write, it spells
                 stream.reconfigure(errors="backslashreplace")

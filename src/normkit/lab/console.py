@@ -32,5 +32,5 @@ _UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\
 
 
 class _Console(Console):
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]  # all by keyword
+    def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
