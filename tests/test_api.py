@@ -44,7 +44,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "ScaleNorm": "dim eps device dtype *axis",
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "lab.compare": "task *data *norm *placement *lr *seeds *depth *width *batch_size *warmup *steps "
-    "*schedule *out *engine *address *workers *prune *progress **fields",
+    "*schedule *out *engine *address *workers *limit *prune *progress **fields",
     "lab.study": "names *seeds *quick *out *engine *address *workers *progress",
     "lab.ledger": "results",
     "lab.train": "run out *resume *bf16 *compile *shard *every *progress",

@@ -31,7 +31,7 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
             "--batch-size",
         ),
         *("--warmup", "--steps", "--schedule", "--set", "--out", "--engine", "--address", "--workers"),
-        *("--prune", "--tensorboard"),
+        *("--limit", "--prune", "--tensorboard"),
     ],
     "train": [
         *(

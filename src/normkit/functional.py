@@ -128,8 +128,9 @@ def rms_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
-    if axis == -1 and multiply == "before_cast" and not zero_centered_weight and not is_compiling():
-        y: Tensor | None = fast.rms_norm(input, normalized_shape, weight, eps, out)
+    if axis == -1 and not is_compiling():
+        options = fast.RMS_OPTIONS.get((zero_centered_weight, multiply))
+        y: Tensor | None = fast.rms_norm(input, normalized_shape, weight, eps, out, options)
         if y is not None:
             return y
     checks.floating("rms_norm", input, complex_too=True)
@@ -196,9 +197,10 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
-    if axis == -1 and multiply == "before_cast" and not zero_centered_weight and not is_compiling():
+    if axis == -1 and not is_compiling():
+        options = fast.RMS_OPTIONS.get((zero_centered_weight, multiply))
         both: tuple[Tensor, Tensor] | None = fast.add_rms_norm(
-            x, residual, normalized_shape, weight, eps, out
+            x, residual, normalized_shape, weight, eps, out, options
         )
         if both is not None:
             return both

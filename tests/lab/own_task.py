@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -96,3 +98,43 @@ class Exploding(Small):
 
 class NoTask:
     pass
+
+
+@dataclass(frozen=True)
+class Trouble(Small):
+    """In the training of one seed it does something that no task should; the process that plans is spared."""
+
+    what: str = ""
+    when: int = 1
+    parent: int = 0
+
+    def model(self, run):
+        self.__dict__["now"] = run.seed == self.when and os.getpid() != self.parent
+        return super().model(run)
+
+    def loss(self, model, batch):
+        if self.__dict__.get("now"):
+            TROUBLE[self.what]()
+        return super().loss(model, batch)
+
+
+def wait_in_c():
+    """No signal gets through."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(1e6)
+
+
+TROUBLE = {
+    "exit": lambda: sys.exit(3),
+    "exit with a word": lambda: sys.exit("enough"),
+    "interrupt": lambda: (_ for _ in ()).throw(KeyboardInterrupt),
+    "hang": lambda: time.sleep(1e6),
+    "hang for good": wait_in_c,
+}
+
+
+@dataclass(frozen=True)
+class Named(Small):
+    """It has a field of text, which changes nothing."""
+
+    name: str = ""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from normkit.lab.analysis import interval, row, summarise
+from normkit.lab.analysis import Interval, interval, row, summarise
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 
@@ -195,3 +195,27 @@ def test_a_metric_does_not_replace_a_column():
     outcome.metrics = {"lr": 7.0, "wrong dates": 3.0}
     found = row(run, outcome)
     assert (found["lr"], found["metric_lr"], found["wrong_dates"]) == (1e-3, 7.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "ties"), [(0.0, True), (0.99, True), (-1.0, True), (1.01, False), (-1.9, False)]
+)
+def test_a_tie_is_an_interval_that_holds_zero_and_no_more(mean, ties):
+    assert Interval(mean, 1.0, 3).includes_zero is ties
+
+
+def test_one_seed_is_no_tie():
+    assert not Interval(0.0, None, 1).includes_zero
+
+
+def test_arms_apart_by_more_than_the_interval_are_no_tie():
+    """By one and a half times the half-width: a wider rule would call it one."""
+    gaps = [1.0 + spread for spread in (-0.27, 0.0, 0.27)]
+    found = interval(gaps)
+    assert 1.2 < found.mean / found.half < 1.8
+    assert not found.includes_zero
+
+
+@pytest.mark.parametrize("values", [[1.7e308] * 3, [1e308, -1e308, 1e308]])
+def test_losses_beyond_all_measure_count_as_diverged(values):
+    assert str(interval(values)) == "diverged"

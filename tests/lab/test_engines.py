@@ -6,13 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from lab.folders import environment
 
 from normkit.errors import NormkitError
 from normkit.lab.engines import engine
+from normkit.lab.engines.local import _Slot
 from normkit.lab.run import Run
 from normkit.lab.worker import Job, execute
 
@@ -76,6 +77,62 @@ def test_a_bug_in_a_task_is_the_outcome_of_its_run_and_not_the_end_of_the_sweep(
     assert "no_such_method" in outcome.error
 
 
+TROUBLE = "lab.own_task:Trouble"
+
+
+def outcomes(work, chosen):
+    return {job.run.seed: outcome for job, outcome in chosen(work, lambda *_: None)}
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("exit", "sys.exit(3)"), ("exit with a word", "sys.exit('enough')")]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_sys_exit_in_a_task_is_the_outcome_of_its_run_and_the_others_go_on(workers, what, said):
+    found = outcomes(jobs(TROUBLE, what=what), engine("local", workers=workers))
+    assert [found[seed].status == "failed" for seed in range(3)] == [False, True, False]
+    assert said in found[1].error
+
+
+def test_an_interrupt_is_the_tasks_own_in_a_worker_and_the_users_in_this_process():
+    work = jobs(TROUBLE, what="interrupt")
+    found = outcomes(work, engine("local", workers=1))
+    assert [found[seed].status == "failed" for seed in range(3)] == [False, True, False]
+    assert "KeyboardInterrupt" in found[1].error
+    with pytest.raises(KeyboardInterrupt):
+        outcomes(work, engine("local", workers=0))
+
+
+@pytest.mark.parametrize(("workers", "what"), [(0, "hang"), (1, "hang"), (1, "hang for good")])
+def test_a_run_beyond_its_limit_is_stopped_and_marked_and_the_others_go_on(workers, what):
+    start = time.monotonic()
+    found = outcomes(jobs(TROUBLE, what=what), engine("local", workers=workers, limit=5))
+    assert [found[seed].status == "failed" for seed in range(3)] == [False, True, False]
+    assert "longer than its limit of 5 seconds" in found[1].error
+    assert time.monotonic() - start < 40
+
+
+def test_a_worker_is_not_charged_for_loading_torch():
+    slot = _Slot()
+    try:
+        future = slot.submit(jobs(count=1)[0])
+        assert slot.busy_for() == 0.0
+        future.result(timeout=60)
+        assert slot.busy_for() == 0.0, "as long as it has not been heard of"
+        slot.tell(lambda *_: None)
+        time.sleep(0.05)
+        assert 0.05 <= slot.busy_for() < 20
+    finally:
+        slot.stop()
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), "3", True])
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_a_limit_is_a_number_of_seconds(name, limit):
+    with pytest.raises(NormkitError, match="limit= got"):
+        engine(name, limit=limit)
+
+
 def test_a_worker_with_other_data_or_code_does_not_pretend():
     (job,) = jobs(count=1)
     assert "The data of the task" in execute(Job(job.key, job.run, "other", job.code)).error
@@ -103,12 +160,11 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
         "import normkit as nk\n"
         f"nk.lab.compare('{OWN}', steps=5, seeds=1, workers=1, out='{tmp_path / 'runs'}', progress=False)\n"
     )
-    tests = Path(__file__).parent.parent
     result = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tests)},
+        env=environment(),
         check=False,
         timeout=60,
     )
@@ -152,6 +208,19 @@ def test_ray_does_a_run_again_whose_worker_was_killed(on_ray, tmp_path, wanted):
     done = losses(jobs("lab.own_task:KilledOnce", mark=str(mark)), on_ray)
     assert int(mark.read_text()) != os.getpid(), "a worker was killed"
     assert sorted(map(str, done.values())) == sorted(map(str, wanted.values()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_marks_what_exits_and_what_hangs_and_goes_on():
+    pytest.importorskip("ray", reason="pip install 'normkit[ray]'")
+    work = [*jobs(TROUBLE, what="exit"), *jobs(TROUBLE, what="hang for good")]
+    chosen = engine("ray", workers=2, limit=5)
+    found = {(job.run.value("what"), job.run.seed): o for job, o in chosen(work, lambda *_: None)}
+    assert [found["exit", seed].status == "failed" for seed in range(3)] == [False, True, False]
+    assert "sys.exit(3)" in found["exit", 1].error
+    hanging = [found["hang for good", seed].status == "failed" for seed in range(3)]
+    assert hanging == [False, True, False]
+    assert "longer than its limit of 5 seconds" in found["hang for good", 1].error
 
 
 @pytest.mark.parametrize(

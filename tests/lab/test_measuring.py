@@ -10,7 +10,7 @@ from torch import nn
 
 from normkit.errors import NormkitError
 from normkit.lab import measuring
-from normkit.lab.measuring import Outcome, is_cut_off, is_stuck, measure, probe, thin
+from normkit.lab.measuring import Outcome, exploded, is_cut_off, is_stuck, measure, probe, thin
 from normkit.lab.run import Run
 from normkit.lab.task import find
 from normkit.lab.training import Training, learning_rate
@@ -181,3 +181,11 @@ def test_the_learning_rate_rises_and_falls_as_asked():
     assert learning_rate(cosine, 0) == pytest.approx(1)
     assert learning_rate(cosine, 50) == pytest.approx(0.55)
     assert learning_rate(cosine, 99) == pytest.approx(0.1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("end", "plateau", "diverged"),
+    [(2.03, None, True), (2.01, None, False), (2.03, 1.0, True), (3.05, 3.0, True), (3.02, 3.0, False)],
+)
+def test_a_hundredth_above_the_worst_is_an_explosion(end, plateau, diverged):
+    assert exploded([2.0, 1.0], end, plateau) is diverged

@@ -56,7 +56,7 @@ def test_values_and_ranges(given, kind, wanted):
         ({"lr": "0:1:3"}, "0 < first < last"),
         ({"lr": "fast"}, "lr got 'fast'"),
         ({"lr": "-1e-3"}, "lr= got -0.001"),
-        ({"lr": "nan"}, "lr= got nan"),
+        ({"lr": "nan"}, "lr got 'nan'"),
         ({"depth": "2.5"}, "depth got '2.5'"),
         ({"depth": "0"}, "depth= got 0"),
         ({"norm": ""}, "norm got ''"),

@@ -136,3 +136,19 @@ def test_odd_names_of_folders_work(tmp_path):
     fill(tmp_path / "50% of #1? ünï")
     with Store(tmp_path / "50% of #1? ünï") as store:
         assert len(store.runs()) == 2
+
+
+def test_another_process_is_kept_out_and_may_read(tmp_path):
+    """The lock is the folder's, not a process's."""
+    fill(tmp_path)
+    code = (
+        "import sys; from normkit.lab.store import Store\n"
+        "print(len(Store(sys.argv[1]).runs()))\n"
+        "try:\n    Store(sys.argv[1], write=True)\nexcept Exception as error:\n    print(error)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with Store(tmp_path, write=True):
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("2\n")
+    assert "in use by another sweep" in result.stdout
+    assert "in use" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout

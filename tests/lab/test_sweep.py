@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+from lab.folders import environment
 
 import normkit as nk
 from normkit.errors import NormkitError
@@ -20,7 +21,6 @@ from normkit.lab.run import Run
 from normkit.lab.store import Store
 
 OWN = "lab.own_task:Small"
-TESTS = Path(__file__).parent.parent
 TIMED = ["seconds", "step_ms", "units_per_second", "peak_mb"]
 
 
@@ -77,10 +77,9 @@ def test_a_comparison_is_loaded_again(result):
 
 def cli(folder, *more, **options):
     command = [sys.executable, "-m", "normkit", "compare", "--task", "lab.own_task:Small", "--steps", "150"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     return subprocess.Popen(
         [*command, "--seeds", "2", "--workers", "1", "--out", str(folder), *more],
-        env=environment,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -170,9 +169,8 @@ def test_what_changed_on_disk_is_not_taken_for_what_was_imported(tmp_path, monke
     source.write_text("from lab.own_task import Small as Task1\n# changed\n")
     assert Run(task="changing:Task1").key("data") == first
     code = "from normkit.lab.run import Run; print(Run(task='changing:Task1').key('data'))"
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
     other = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
     )
     assert other.stdout.strip() != first
 
@@ -287,3 +285,10 @@ def test_a_full_disk_during_a_sweep_says_what_is_stored(tmp_path, monkeypatch, c
     with pytest.raises(NormkitError, match="No space left"):
         small(tmp_path, progress=True)
     assert "3 of 8 runs are stored" in capsys.readouterr().out
+
+
+def test_a_sweep_that_has_ended_is_known_to_have_ended(result):
+    assert "finished" in result.about
+    again = Comparison.load(result.folder)
+    assert "finished" in again.about
+    assert not any("Not finished" in warning for warning in again.warnings)

@@ -1,20 +1,18 @@
 """``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from lab.folders import environment
 
 import normkit as nk
 from normkit.errors import NormkitError
 from normkit.lab import Run, train
 
-TESTS = Path(__file__).parent.parent
 OWN = "lab.own_task:Small"
 
 
@@ -124,10 +122,8 @@ def launch(processes, *arguments):
     """``normkit train``, alone or under torchrun."""
     many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = [sys.executable, *(many if processes > 1 else []), "-m", "normkit", "train", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
+    variables = {**environment(), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240, check=False)
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     return result.stdout
 
@@ -172,9 +168,8 @@ def test_ctrl_c_keeps_a_checkpoint(tmp_path):
         "--out",
         str(tmp_path),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     )
     for line in process.stdout:
         if "results" in line:

@@ -5,6 +5,7 @@ import torch
 
 import normkit as nk
 from normkit import NormkitError
+from normkit.transformer.generation import Sampling
 
 SIZES = {"vocab": 50, "dim": 32, "depth": 4, "heads": 4, "context": 32}
 MODEL = nk.LanguageModel(**SIZES)
@@ -146,3 +147,16 @@ def test_these_mistakes_are_named_too(name):
     with pytest.raises(NormkitError) as error:
         call()
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [(0.01, {0}), (0.49, {0}), (0.51, {0, 1}), (0.79, {0, 1}), (0.81, {0, 1, 2}), (1.0, {0, 1, 2})],
+)
+def test_top_p_keeps_the_token_that_reaches_it(top_p, kept):
+    """Of 0.5, 0.3 and 0.2, in any order: as many of the likeliest as it takes, with the last one."""
+    odds = torch.tensor([0.5, 0.3, 0.2])
+    for order in ([0, 1, 2], [2, 0, 1]):
+        logits = odds[order].log().expand(400, 3)
+        draw = Sampling(temperature=1.0, top_p=top_p, generator=torch.Generator().manual_seed(0))
+        assert {order[k] for k in draw(logits).tolist()} == kept

@@ -6,6 +6,7 @@ So ``normkit --help`` answers before torch would have been loaded.
 from __future__ import annotations
 
 import difflib
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from normkit.cli.report import report
 from normkit.cli.study import study
 from normkit.cli.train import train
 from normkit.errors import NormkitError, refusal
+from normkit.lab.allocator import keep_memory
 
 __all__ = ["command", "main"]
 
@@ -52,6 +54,11 @@ for _verb in (compare, train, report, study, info):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. A user's mistake is said in plain words and exits with 2; Ctrl-C exits with 130."""
     interrupted = False
+    if arguments is None:  # the process is ours
+        keep_memory()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what it cannot write, it spells
+                stream.reconfigure(errors="backslashreplace")
 
     def interrupt(*_: Any) -> None:
         nonlocal interrupted
@@ -62,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = command.main(arguments, prog_name="normkit", standalone_mode=False)
     except NormkitError as error:
-        click.echo(error, err=True)
+        from normkit.lab.console import visible
+
+        click.echo(visible(str(error)), err=True)
         code = 2
     except click.ClickException as error:
         error.show()

@@ -32,6 +32,7 @@ __all__ = ["compare"]
 @click.option("--engine", default="local", help="local or ray.  [local]")
 @click.option("--address", help="Of a Ray cluster: auto, host:port.")
 @click.option("--workers", type=int, help="Runs at a time.  [one a core]")
+@click.option("--limit", type=float, metavar="SECONDS", help="Stop a run that takes longer.  [none]")
 @click.option("--prune", is_flag=True, help="Successive halving: short runs first.")
 @click.option("--tensorboard", is_flag=True, help="Also write FOLDER/tensorboard.")
 def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **options: Any) -> None:
@@ -46,7 +47,7 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
     refuse_empty({**options, "SWEEP.TOML": settings})
     given = read_toml(settings) if settings is not None else {}
-    how = {name: options.pop(name) for name in ("out", "engine", "address", "workers", "prune")}
+    how = {name: options.pop(name) for name in ("out", "engine", "address", "workers", "limit", "prune")}
     given |= {name: value for name, value in options.items() if value is not None}
     if fields:
         given["set"] = {**dict(given.get("set", {})), **split_fields(fields)}
@@ -60,16 +61,18 @@ def compare(settings: str | None, fields: tuple[str, ...], tensorboard: bool, **
 
         click.echo(f"tensorboard --logdir {to_tensorboard(result)}")
     show(result)
+    show_page(result.folder / "report.html")
     if any(outcome.status == "failed" for _, outcome in result.results):
         click.get_current_context().exit(1)
 
 
 def show(result: Any) -> None:
-    """The answer, the arms, and where the page is."""
-    from rich.console import Console
+    """The answer, the arms, and what weakens it."""
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from normkit.lab.console import plain_console
+
+    console = plain_console()
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for title in ("arm", "loss", "behind", "best lr", "stable to", "diverged"):
         table.add_column(title, justify="left" if title == "arm" else "right")
@@ -84,10 +87,16 @@ def show(result: Any) -> None:
         )
     console.print()
     console.print(table)
-    console.print(f"\n{result.recommendation}\n", markup=False)
+    console.print(f"\n{result.recommendation}\n")
     for warning in result.warnings:
-        console.print(warning, markup=False)
+        console.print(warning)
     errors = [outcome.error for _, outcome in result.results if outcome.error]
     if errors:
-        console.print(f"The first that failed:\n{errors[0].strip()}\n", markup=False, soft_wrap=True)
-    console.print(f"page  {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+        console.print(f"The first that failed:\n{errors[0].strip()}\n", soft_wrap=True)
+
+
+def show_page(path: Any) -> None:
+    """Where it is, once it is there."""
+    from normkit.lab.console import plain_console
+
+    plain_console().print(f"page  {path}", soft_wrap=True)

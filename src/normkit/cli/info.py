@@ -58,10 +58,11 @@ def facts() -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     """Two tables that fit 80 columns."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    from normkit.lab.console import plain_console
+
+    console = plain_console()
     missing = found["kernels_missing"]
     rows = {name: str(found[name]) for name in ("normkit", "python", "torch", "system", "cpu", "threads")}
     rows["kernels"] = f"none: {missing}" if missing else f"C++, {found['isa']} instructions"

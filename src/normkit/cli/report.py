@@ -20,13 +20,15 @@ def report(folder: str, form: str | None) -> None:
     has come.
     """
     from normkit.lab import export
-    from normkit.lab.comparison import Comparison
+    from normkit.lab.comparison import Comparison, unreadable
 
     result = Comparison.load(folder)
     if form is None:
-        from normkit.cli.compare import show
+        from normkit.cli.compare import show, show_page
 
-        show(result)
-        result.save()
+        show(result)  # first: a disk may have no room for the page
+        show_page(result.save())
     else:
+        if result.unread:
+            click.echo(unreadable(result.unread), err=True)
         click.echo(export.FORMS[form](result))

@@ -165,14 +165,14 @@ def _page(out: Path) -> None:
 
 
 def _show(result: StudyResult) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     table = _table("rule", "measured (95 %)", "verdict")
     for rule in result.study.rules:
         ruling = result.rulings[rule.name]
-        says = escape(rule.says) + (" [dim](beside the hypothesis)[/dim]" if rule.aside else "")
+        says = Text.assemble(rule.says, (" (beside the hypothesis)" if rule.aside else "", "dim"))
         table.add_row(says, ruling.effect.say(rule.unit), "–" if result.quick else ruling.verdict)
-    _print(f"\n[bold]{result.name}: {result.verdict}[/bold]\n{escape(result.study.words['Question'])}", table)
+    _print(Text(f"\n{result.name}: {result.verdict}", "bold"), result.study.words["Question"], table)
 
 
 def _list(as_json: bool) -> None:
@@ -194,7 +194,7 @@ def _list(as_json: bool) -> None:
 
 
 def _ledger(names: tuple[str, ...], as_json: bool) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from normkit.lab.claims import VERDICTS, ledger
 
@@ -206,8 +206,8 @@ def _ledger(names: tuple[str, ...], as_json: bool) -> None:
     for row in rows:
         evidence = f"{row['study']}: {row['measured']}" if row["study"] else row["test"] or row["paper"]
         unexpected = f"We had expected {row['expected']}. {row['why']}" if row["why"] else ""
-        below = [escape(line) for line in (row["correction"], unexpected, evidence) if line]
-        text = "\n".join([escape(row["claim"]), *(f"[dim]{line}[/dim]" for line in below)])
+        below = [line for line in (row["correction"], unexpected, evidence) if line]
+        text = Text.assemble(row["claim"], *((f"\n{line}", "dim") for line in below))
         table.add_row(str(row["number"]), text, row["verdict"])
     count = Counter(row["verdict"] for row in rows)
     _print(table, "\n" + ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS))
@@ -220,6 +220,6 @@ def _table(*columns: str) -> Table:
 
 
 def _print(*things: Any) -> None:
-    from rich.console import Console
+    from normkit.lab.console import plain_console
 
-    Console(highlight=False).print(*things, sep="\n")
+    plain_console().print(*things, sep="\n")

@@ -39,7 +39,6 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
     """
     from normkit.cli.fields import refuse_empty, split_fields
     from normkit.errors import refusal
-    from normkit.lab.machine import own_process
     from normkit.lab.plan import make_plan
     from normkit.lab.single import train as train_one
 
@@ -52,5 +51,4 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
             expected="one run",
             fix="normkit compare, for several.",
         )
-    own_process(threads=None)
     train_one(plan.runs[0], out, **how)

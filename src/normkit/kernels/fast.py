@@ -14,7 +14,15 @@ from torch.autograd import forward_ad
 
 from normkit.kernels.cpu import eager
 
-__all__ = ["add_layer_norm", "add_rms_norm", "is_watched", "layer_norm", "rms_norm"]
+__all__ = ["RMS_OPTIONS", "add_layer_norm", "add_rms_norm", "is_watched", "layer_norm", "rms_norm"]
+
+# What an RMSNorm may ask for, as its C functions read it; what is not here is an error.
+RMS_OPTIONS = {  # (zero_centered_weight, multiply)
+    (False, "before_cast"): 0,
+    (True, "before_cast"): 2,
+    (False, "after_cast"): 16,
+    (True, "after_cast"): 18,
+}
 
 
 def is_watched() -> bool:

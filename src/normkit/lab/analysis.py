@@ -15,6 +15,7 @@ from normkit.lab.run import Run
 __all__ = ["Arm", "Interval", "Point", "Summary", "interval", "row", "summarise"]
 
 CONFIDENCE = 0.95
+BEYOND = 1e150  # a loss from here on is as good as infinite: its square would be
 Result = tuple[Run, Outcome]
 
 
@@ -49,7 +50,7 @@ def interval(values: Sequence[float]) -> Interval:
         >>> print(interval([1.0, 2.0, 3.0]))
         2.000 ± 2.484
     """
-    if not all(map(math.isfinite, values)):
+    if not all(abs(value) < BEYOND for value in values):
         return Interval(math.inf, None, len(values))
     if len(values) < 2:
         return Interval(fmean(values), None, len(values))

@@ -12,12 +12,13 @@ from normkit.lab.analysis import Summary, row, summarise
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 from normkit.lab.store import Store
+from normkit.lab.stored import check_about
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
-__all__ = ["Comparison", "needs"]
+__all__ = ["Comparison", "needs", "unreadable"]
 
 
 class Comparison:
@@ -27,22 +28,41 @@ class Comparison:
     has plotly's figures by name, ``save`` writes the page.
     """
 
-    def __init__(self, about: dict[str, Any], results: Sequence[tuple[Run, Outcome]], folder: Path) -> None:
-        self.about, self.results, self.folder = about, list(results), folder
+    def __init__(
+        self,
+        about: dict[str, Any],
+        results: Sequence[tuple[Run, Outcome]],
+        folder: Path,
+        unread: Sequence[str] = (),
+    ) -> None:
+        self.about, self.results, self.folder, self.unread = about, list(results), folder, list(unread)
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
         """The latest comparison in a folder, finished or not."""
         with Store(folder) as store:
             about, keys = store.latest()
-            results = [(run, outcome) for _, run, outcome in store.runs(keys)]
-        return cls(about, results, Path(folder))
+            try:
+                check_about(about)
+            except NormkitError as error:
+                raise refusal(
+                    f"{folder}: its description cannot be used: {error}.",
+                    expected="the folder of a comparison",
+                    fix="start its command again: what can be read is kept. For studies: normkit study.",
+                ) from error
+            found, unread = store.read(keys)
+        runs = [(run, outcome) for _, run, outcome in found if isinstance(run, Run)]
+        if "finished" in about:
+            there = {key for key, _, _ in found}
+            unread = {**dict.fromkeys((k for k in keys if k not in there), "it is not there"), **unread}
+        return cls(about, runs, Path(folder), [f"{key[:12]}: {reason}" for key, reason in unread.items()])
 
     @cached_property
     def summary(self) -> Summary:
         """Arms from the best to the worst, ties, and the recommendation."""
         if not self.results:
-            raise refusal(f"{self.folder} has no finished run yet.", fix="start the same command again.")
+            what = unreadable(self.unread) if self.unread else f"{self.folder} has no finished run yet."
+            raise refusal(what, fix="start the same command again.")
         about = self.about
         found = summarise(self.results, list(about["axes"]), about["loss_name"], about["problem"])
         if found is None:
@@ -57,11 +77,13 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """What weakens the answer."""
+        lost = [unreadable(self.unread)] if self.unread else []
         if "finished" in self.about:
-            return list(self.summary.warnings)
+            return [*lost, *self.summary.warnings]
         done, planned = len(self.results), self.about["runs"]
         count = "runs" if self.about["prune"] else f"{planned - done} of {planned} runs"
-        return [f"Not finished: {count} are missing. The same command goes on.", *self.summary.warnings]
+        missing = f"Not finished: {count} are missing. The same command goes on."
+        return [*lost, missing, *self.summary.warnings]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -116,6 +138,15 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison of {len(self.results)} runs in {self.folder}\n{self.recommendation}"
+
+
+def unreadable(unread: Sequence[str]) -> str:
+    """Of runs that a damaged file has lost."""
+    named = "; ".join(unread[:3]) + (f"; and {len(unread) - 3} more" if len(unread) > 3 else "")
+    return (
+        f"Damaged: {len(unread)} runs cannot be read and are left out ({named}). "
+        "Their command does them again."
+    )
 
 
 def needs(name: str) -> Any:

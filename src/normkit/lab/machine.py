@@ -6,37 +6,26 @@ import contextlib
 import ctypes
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from normkit._version import __version__
 from normkit import kernels
+from normkit._version import __version__
+from normkit.lab.allocator import keep_memory
 
 __all__ = ["Memory", "borrowed_process", "cpu", "describe", "own_process"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-# glibc's names for its settings, from malloc.h
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def own_process(threads: int | None = 1) -> None:
-    """Set up a process that is ours alone: one torch thread, and memory that is kept instead of returned.
-
-    By default glibc asks the system for every large block and gives it back at once, and each time all its
-    pages are mapped anew. A library must not change that for its host; a command may.
-    """
+    """Set up a process that is ours alone: one torch thread, and memory that is kept instead of returned."""
     if threads is not None:
         torch.set_num_threads(threads)
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(_M_MMAP_MAX, 0)
-            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-            libc.mallopt(_M_TOP_PAD, 64 << 20)
+    keep_memory()
 
 
 @contextlib.contextmanager

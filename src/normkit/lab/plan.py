@@ -17,6 +17,7 @@ from normkit import checks
 from normkit.errors import refusal
 from normkit.lab.run import Run
 from normkit.lab.task import Task, task_class
+from normkit.transformer.description import short
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +28,8 @@ __all__ = ["Plan", "make_plan", "read_toml", "values"]
 
 NUMBERS = {"lr": float, "depth": int, "width": int, "batch_size": int, "warmup": int, "steps": int}
 ONE = ("task", "data", "seeds", "steps", "schedule")  # settings that are not axes
-MOST = 100_000  # runs of one comparison
+MOST = 100_000  # runs of one comparison, and values of one axis
+LARGEST = 2**63  # what torch can count to
 KEYS = (*ONE, "norm", "placement", *(n for n in NUMBERS if n not in ONE), "set")
 
 
@@ -53,9 +55,9 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     """
     for name in settings:
         checks.one_of(name, KEYS, what="a comparison's settings:")
-    name = settings.get("task") or "text"
+    name = "text" if settings.get("task") is None else settings["task"]
     if not isinstance(name, str):
-        raise refusal(f"task= got {name!r}.", expected='a name, or "package.module:Class"')
+        raise refusal(f"task= got {short(name)}.", expected='a name, or "package.module:Class"')
     cls = task_class(name)
     given = {key: value for key, value in settings.items() if value is not None}
     chosen = {**cls.defaults, **given}
@@ -65,7 +67,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     for axis, kind in NUMBERS.items():
         axes[axis] = values(chosen.get(axis, getattr(Run, axis)), kind, axis)
     if not isinstance(given.get("set", {}), Mapping):
-        raise refusal(f"set= got {given['set']!r}.", expected="fields of the task, with their values")
+        raise refusal(f"set= got {short(given['set'])}.", expected="fields of the task, with their values")
     fields = dict(given.get("set", {}))
     if "data" in given:
         fields["data"] = given["data"]
@@ -110,6 +112,8 @@ def values(given: Any, kind: type, what: str) -> tuple[Any, ...]:
     for part in parts:
         ranged = isinstance(part, str) and ":" in part and kind in (int, float)
         found += _range(part, kind, what) if ranged else [_one(part, kind, what)]
+        if len(found) > MOST:
+            raise refusal(f"{what} got more than {MOST:,} values.", expected=f"at most {MOST:,}")
     if not found:
         raise refusal(f"{what} got no value.", expected="at least one")
     return tuple(dict.fromkeys(found))
@@ -119,14 +123,16 @@ def _range(text: str, kind: type, what: str) -> list[Any]:
     try:
         first, last, count = text.split(":")
         low, high, points = float(first), float(last), int(count)
-        if not (0 < low < high < math.inf and points >= 2):
+        if not (0 < low < high < math.inf and high / low < math.inf and points >= 2):
             raise ValueError
     except ValueError:
         raise refusal(
-            f"{what} got {text!r}, which is not a range.",
+            f"{what} got {short(text)}, which is not a range.",
             expected="first:last:count, 0 < first < last, at least two values, evenly spaced in logarithm",
             fix="for example 1e-3:1e-1:5",
         ) from None
+    if points > MOST:
+        raise refusal(f"{what} got {short(text)}.", expected=f"at most {MOST:,} values")
     steps = [low * (high / low) ** (k / (points - 1)) for k in range(points)]
     return [kind(float(f"{v:.3g}")) if kind is float else round(v) for v in steps]
 
@@ -140,11 +146,14 @@ def _one(value: Any, kind: type, what: str) -> Any:
             raise ValueError
         if kind is str and (not isinstance(text, str) or not text):
             raise ValueError
-        return kind(text)
-    except (ValueError, TypeError, KeyError):
+        found = kind(text)
+        if kind in (int, float) and not (math.isfinite(found) and abs(found) < LARGEST):
+            raise ValueError
+        return found
+    except (ValueError, TypeError, KeyError, OverflowError):
         names = {int: "whole numbers", float: "numbers", bool: "true or false", str: "names"}
         raise refusal(
-            f"{what} got {value!r}.",
+            f"{what} got {short(value)}.",
             expected=f"{names.get(kind, kind.__name__)}, with commas between them"
             + (", or a range first:last:count" if kind in (int, float) else ""),
         ) from None
@@ -156,7 +165,7 @@ def _seeds(given: Any) -> list[int]:
         given = _one(given, int, "seeds")
     if isinstance(given, int) and not isinstance(given, bool):
         if not 1 <= given <= MOST:
-            raise refusal(f"seeds got {given}.", expected="at least 1; from 3 on there are intervals")
+            raise refusal(f"seeds got {short(given)}.", expected="at least 1; from 3 on there are intervals")
         return list(range(given))
     return list(values(given, int, "seeds"))
 
@@ -179,7 +188,7 @@ def _options(name: str, cls: type[Task], given: Mapping[str, Any]) -> dict[str, 
             )
         if field == "data":
             if not isinstance(value, str) or not value.strip():
-                raise refusal(f"data got {value!r}.", expected="a file, a folder, or a glob in quotes")
+                raise refusal(f"data got {short(value)}.", expected="a file, a folder, or a glob in quotes")
             options[field] = (os.path.abspath(os.path.expanduser(value)),)
         else:
             options[field] = values(value, kind, field)
@@ -195,9 +204,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise refusal(f"{path} cannot be read: {error.strerror}.", expected="a TOML file") from error
     except UnicodeDecodeError as error:
         raise refusal(f"{path} is not text.", expected="a TOML file in UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise refusal(f"{path} is nested too deeply.", expected="lists of values") from error
+    except ValueError as error:  # TOMLDecodeError is one, and so is that of a number with too many digits
         raise refusal(
-            f"{path} is not TOML: {error}.", expected='lines like  lr = "1e-3:1e-1:5"  or  norm = ["rms"]'
+            f"{path} is not TOML: {short(error, str)}.",
+            expected='lines like  lr = "1e-3:1e-1:5"  or  norm = ["rms"]',
         ) from error
     for key in found:
         checks.one_of(key, KEYS, what=f"{path}, a setting:")

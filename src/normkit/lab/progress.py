@@ -78,7 +78,7 @@ class Board:
         self._advance()
         brief = isinstance(run, Cell) and outcome.status == "ok" and outcome.seconds < 1
         if not self.live and not self.quiet and not brief:
-            self.console.print(f"[{self.finished}/{self.total}] {run}: {_said(outcome)}", markup=False)
+            self.console.print(f"[{self.finished}/{self.total}] {run}: {_said(outcome)}")
 
     def _advance(self) -> None:
         tasks: dict[TaskID, Any] = {task.id: task for task in self.progress.tasks}

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from normkit import checks
+from normkit import checks, kernels
 from normkit._version import __version__
 from normkit.errors import refusal
-from normkit import kernels
-from normkit.lab.task import Task, find, imported, source_of, task_class
+from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
+from normkit.transformer.description import short
 
 __all__ = ["SCHEDULES", "Run", "code_version"]
 
@@ -66,10 +66,10 @@ class Run:
         checks.one_of(self.schedule, SCHEDULES, what="schedule=")
         for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise refusal(f"{name}= got {value!r}.", expected=f"a whole number of at least {least}")
+            if type(value) is not int or not least <= value < 2**63:
+                raise refusal(f"{name}= got {short(value)}.", expected=f"a whole number of at least {least}")
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise refusal(f"seed= got {self.seed!r}.", expected="a whole number from 0 to 2^63 - 1")
+            raise refusal(f"seed= got {short(self.seed)}.", expected="a whole number from 0 to 2^63 - 1")
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
             raise refusal(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 
@@ -99,9 +99,13 @@ class Run:
 
     def key(self, data: str) -> str:
         """What the run is known by: a hash of its configuration, its data and the code."""
+        return self.key_with(data, self.code)
+
+    def key_with(self, data: str, code: str) -> str:
+        """The same for any code, which is not looked at: a stored run can be checked against its key."""
         config = self.config()
         config["options"].pop("data", None)  # where the data lie does not matter; what they are, does
-        text = json.dumps([config, data, self.code], sort_keys=True)
+        text = json.dumps([config, data, code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -112,9 +116,11 @@ class Run:
         return code_version() + mark
 
     def value(self, name: str) -> Any:
-        """Of an axis: a field of the task, or an attribute."""
-        options = dict(self.options)
-        return options[name] if name in options else getattr(self, name)
+        """Of an axis: a field of the task, or of the run. Nothing else: a property may import what it names,
+        and the axes of a stored comparison may be anyone's words."""
+        known = {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, **dict(self.options)}
+        checks.one_of(name, known, what="an axis:")
+        return known[name]
 
     @property
     def label(self) -> str:
@@ -122,7 +128,7 @@ class Run:
         return f"{self.norm} {self.placement} {self.lr:.2g}"
 
     def __str__(self) -> str:
-        usual = task_class(self.task).defaults
+        usual = loaded_defaults(self.task)
         sizes = ("depth", "width", "batch_size", "warmup")
         extra = [
             f"{n} {getattr(self, n)}" for n in sizes if getattr(self, n) != usual.get(n, getattr(Run, n))

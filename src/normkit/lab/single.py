@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from normkit.errors import NormkitError, refusal
+from normkit.lab.console import plain_console
 from normkit.lab.distributed import Group, group
 from normkit.lab.measuring import finite
 from normkit.lab.run import Run
@@ -57,7 +58,7 @@ def train(
     """
     folder = Path(out)
     with group(shard=shard) as processes:
-        console = Console(highlight=False, soft_wrap=True, quiet=not (progress and processes.first))
+        console = plain_console(soft_wrap=True, quiet=not (progress and processes.first))
         return _Single(run, folder, processes, console, every).train(resume, bf16, compile)
 
 
@@ -99,7 +100,6 @@ class _Single:
             self.console.print(
                 f"\nStopped after {training.step} of {self.run.last} steps. "
                 f"The same command with --resume goes on from {self.folder / CHECKPOINT}.",
-                markup=False,
             )
             raise KeyboardInterrupt
         return self._finish(training)
@@ -109,7 +109,7 @@ class _Single:
         columns = (
             TextColumn("training"),
             BarColumn(),
-            TextColumn("{task.fields[state]}", markup=False),
+            TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(),
         )
         bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
@@ -158,12 +158,12 @@ class _Single:
         )
         how += ["bfloat16"] * bf16 + ["compiled"] * compile
         say = self.console.print
-        say(f"data     {self.task.source}", markup=False)
-        say(f"model    {weights:,} weights{'; ' if how else ''}{'; '.join(how)}", markup=False)
-        say(f"run      {self.run}, {self.run.last} steps", markup=False)
+        say(f"data     {self.task.source}")
+        say(f"model    {weights:,} weights{'; ' if how else ''}{'; '.join(how)}")
+        say(f"run      {self.run}, {self.run.last} steps")
         if training.step:
             say(f"resumed  at step {training.step}")
-        say(f"results  {self.folder}\n", markup=False)
+        say(f"results  {self.folder}\n")
 
     def _save(self, training: Training) -> None:
         """The checkpoint; the one before stays until the new one is complete."""
@@ -221,7 +221,7 @@ class _Single:
                 f"{path} has {state['step']} steps behind it.", expected=f"at most --steps {self.run.last}"
             )
         if state["code"] != self.run.code:
-            self.console.print(f"note     the checkpoint is of other code: {state['code']}", markup=False)
+            self.console.print(f"note     the checkpoint is of other code: {state['code']}")
         self.group.load(training.model, training.optimizer, (state["model"], state["optimizer"]))
         training.step = state["step"]
         self.task.advance(max(0, training.step - 1), self.run.steps)
@@ -250,11 +250,11 @@ class _Single:
             model.load_state_dict(state)
             kept = self._keep(model)
             said = "is no number" if final is None else f"{final:.3f} {self.task.loss_name}"
-            self.console.print(f"\nheld-out loss {said}", markup=False)
-            self.console.print(f"model    {kept}", markup=False)
+            self.console.print(f"\nheld-out loss {said}")
+            self.console.print(f"model    {kept}")
             sample = self.task.sample(model)
             if sample:
-                self.console.print(f"\n{sample}", markup=False)
+                self.console.print(f"\n{sample}")
         return result
 
     def _keep(self, model: nn.Module) -> Path:

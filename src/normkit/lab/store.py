@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +17,7 @@ from normkit._version import __version__
 from normkit.errors import NormkitError, refusal
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
+from normkit.lab.stored import stored_keys, stored_outcome, stored_run, stored_table
 from normkit.lab.studies.base import Cell
 
 __all__ = ["Store"]
@@ -31,6 +32,10 @@ CREATE TABLE runs (key TEXT PRIMARY KEY, config TEXT NOT NULL, data TEXT NOT NUL
     status TEXT NOT NULL, best_loss REAL, final_loss REAL, outcome TEXT NOT NULL, finished TEXT NOT NULL);
 CREATE TABLE sweeps (id INTEGER PRIMARY KEY, started TEXT NOT NULL, about TEXT NOT NULL, keys TEXT NOT NULL);
 """
+ROOMS = (None, "/dev/shm")  # for a copy: where temporary files go, or memory
+# Of a damaged schema Python's sqlite3 cannot even put the error into words.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+_COLUMNS = "key, config, data, code, outcome"
 
 
 class Store:
@@ -100,46 +105,80 @@ class Store:
             ) from error
 
     def _open(self) -> None:
+        """To read, SQLite wants to put an index of its log beside the file. Where it may not, or has no room,
+        a copy is read; the log belongs to it, the index does not."""
         path = self.folder / FILE
+        if self.write or os.access(self.folder, os.W_OK):
+            try:
+                self._connect(path)
+                return
+            except NormkitError as error:
+                if self.write or not isinstance(error.__cause__, sqlite3.OperationalError):
+                    raise
+                self._disconnect()
+        for room in ROOMS:
+            with suppress(OSError):
+                self._copy = tempfile.TemporaryDirectory(dir=room)
+                for name in (FILE, f"{FILE}-wal"):
+                    if (self.folder / name).is_file():
+                        shutil.copyfile(self.folder / name, Path(self._copy.name) / name)
+                break
+            if self._copy is not None:
+                self._copy.cleanup()
+        else:
+            raise refusal(
+                f"{path} cannot be read: there is no room for the index of its log, nor for a copy.",
+                expected="a folder that can be written, or room for temporary files",
+                fix="make room, or set TMPDIR to a folder with room.",
+            )
+        self._connect(Path(self._copy.name) / FILE)
+
+    def _connect(self, path: Path) -> None:
         mode = "rwc" if self.write else "ro"
-        if not os.access(self.folder, os.W_OK):
-            # SQLite wants to put its index of the log beside the file; and without it the log is not read.
-            self._copy = tempfile.TemporaryDirectory()
-            for file in self.folder.glob(f"{FILE}*"):
-                shutil.copy(file, self._copy.name)
-            path = Path(self._copy.name) / FILE
         try:
             self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=30)
+            self._db.text_factory = lambda text: text.decode(errors="replace")  # one bad byte, one bad row
+            self._db.execute("PRAGMA trusted_schema=OFF")
             if self.write and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
                 self._db.execute("PRAGMA journal_mode=WAL")
                 marks = f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORMAT};"
                 self._db.executescript(f"BEGIN; {marks} {_TABLES} COMMIT;")
             application = self._db.execute("PRAGMA application_id").fetchone()[0]
             found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.DatabaseError as error:
+            tables = self._db.execute("SELECT type, name FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        except _ERRORS as error:
             if isinstance(error, sqlite3.OperationalError) and self.write:
                 raise self._cannot_write(error) from error
             raise refusal(
-                f"{path} cannot be read: {error}.",
+                f"{self.folder / FILE} cannot be read: {error}.",
                 expected="a file that normkit compare has written",
                 fix="choose another folder with --out; this file was left as it is.",
             ) from error
-        if application != APPLICATION or found != FORMAT:
-            what = f"format {found}" if application == APPLICATION else "no runs of normkit"
+        # A view or a trigger would run whatever its maker has put into it.
+        ours = application == APPLICATION and set(tables) == {("table", "runs"), ("table", "sweeps")}
+        if not ours or found != FORMAT:
+            what = (
+                f"format {found}" if application == APPLICATION and found != FORMAT else "no runs of normkit"
+            )
             raise refusal(
-                f"{path} holds {what}.",
+                f"{self.folder / FILE} holds {what}.",
                 expected=f"format {FORMAT}, which normkit {__version__} reads",
                 fix="use the version that wrote it, or another folder; this file was left as it is.",
             )
 
     def close(self) -> None:
-        for connection in (getattr(self, "_db", None), self._lock):
-            if connection is not None:
-                with suppress(sqlite3.Error):
-                    connection.close()
-
+        self._disconnect()
+        if self._lock is not None:
+            with suppress(sqlite3.Error):
+                self._lock.close()
         if self._copy is not None:
             self._copy.cleanup()
+
+    def _disconnect(self) -> None:
+        connection = getattr(self, "_db", None)
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
 
     def __enter__(self) -> Store:
         return self
@@ -177,6 +216,8 @@ class Store:
                 self._db.execute(statement, values)
         except sqlite3.OperationalError as error:
             raise self._cannot_write(error) from error
+        except _ERRORS as error:
+            raise self._damaged(str(error)) from error
 
     def done(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Those of the runs that have ended by themselves; a failed one is to be tried again."""
@@ -184,25 +225,59 @@ class Store:
 
     def runs(self, keys: Iterable[str] | None = None) -> list[tuple[str, Any, Outcome]]:
         """What is stored, in the order of ``keys``, which are those of the latest sweep by default."""
-        wanted = self.latest()[1] if keys is None else list(keys)
-        with closing(self._db.execute("SELECT key, config, outcome FROM runs")) as rows:
-            found = {key: (config, outcome) for key, config, outcome in rows}
-        return [
-            (key, _from_config(json.loads(found[key][0])), Outcome(**json.loads(found[key][1])))
-            for key in wanted
-            if key in found
-        ]
+        return self.read(self.latest()[1] if keys is None else keys)[0]
+
+    def read(self, keys: Iterable[str]) -> tuple[list[tuple[str, Any, Outcome]], dict[str, str]]:
+        """The same, and what is there but cannot be read: by key, with the reason."""
+        wanted = list(keys)
+        rows, unread = self._rows(wanted)
+        found = []
+        for key in wanted:
+            if key in rows:
+                config, data, code, outcome = rows[key]
+                try:
+                    found.append((key, stored_run(config, key, data, code), stored_outcome(outcome)))
+                except NormkitError as error:
+                    unread[key] = str(error).partition("\n")[0]
+        return found, unread
+
+    def _rows(self, wanted: Sequence[str]) -> tuple[dict[str, tuple[Any, ...]], dict[str, str]]:
+        """All at once; behind a damaged page one by one, each found by its key."""
+        rows: dict[str, tuple[Any, ...]] = {}
+        unread: dict[str, str] = {}
+        try:
+            with closing(self._db.execute(f"SELECT {_COLUMNS} FROM runs")) as cursor:
+                rows.update((str(key), row) for key, *row in cursor)
+        except _ERRORS:
+            for key in [key for key in wanted if key not in rows]:
+                try:
+                    row = self._db.execute(f"SELECT {_COLUMNS} FROM runs WHERE key = ?", (key,)).fetchone()
+                except _ERRORS as error:
+                    unread[key] = str(error)
+                else:
+                    rows |= {} if row is None else {key: row[1:]}
+        return rows, unread
 
     def latest(self) -> tuple[dict[str, Any], list[str]]:
         """What the latest sweep is about, and the keys of its runs."""
-        row = self._db.execute("SELECT about, keys FROM sweeps ORDER BY id DESC LIMIT 1").fetchone()
+        try:
+            row = self._db.execute("SELECT about, keys FROM sweeps ORDER BY id DESC LIMIT 1").fetchone()
+        except _ERRORS as error:
+            raise self._damaged(str(error)) from error
         if row is None:
             raise refusal(f"{self.folder} has no sweep in it yet.", fix="normkit compare --out …")
-        return json.loads(row[0]), json.loads(row[1])
+        try:
+            return stored_table(row[0]), stored_keys(row[1])
+        except NormkitError as error:
+            raise self._damaged(f"the description of its latest sweep: {error}") from error
 
-
-def _from_config(config: dict[str, Any]) -> Run | Cell:
-    return Cell.from_config(config) if "study" in config else Run.from_config(config)
+    def _damaged(self, reason: str) -> NormkitError:
+        return refusal(
+            f"{self.folder / FILE} is damaged: {reason}.",
+            expected="a file as normkit compare has written it",
+            fix="the command of that sweep again: it keeps the runs that can be read. If that does not help, "
+            "choose another folder with --out.",
+        )
 
 
 def _quoted(path: Path) -> str:

@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from normkit.errors import refusal
 from normkit.lab import machine
 from normkit.lab.comparison import needs
+from normkit.lab.console import plain_console
 from normkit.lab.engines import engine as engine_named
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run, code_version
@@ -163,7 +162,7 @@ def study(
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     where = engine_named(engine, workers=workers, address=address)
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    console = plain_console(soft_wrap=True, quiet=not progress)
     jobs = {s.name: _jobs(s.work(1 if quick and seeds is None else seeds, quick=quick)) for s in chosen}
     about = {
         "quick": quick,

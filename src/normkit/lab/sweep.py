@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,8 +16,10 @@ from rich.console import Console
 from normkit.errors import NormkitError, refusal
 from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
+from normkit.lab.console import plain_console
 from normkit.lab.engines import Engine
 from normkit.lab.engines import engine as engine_named
+from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import EVALUATIONS, Outcome, measure
 from normkit.lab.plan import Plan, make_plan
 from normkit.lab.progress import Board, duration
@@ -50,6 +52,7 @@ def compare(
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
+    limit: float | None = None,
     prune: bool = False,
     progress: bool = True,
     **fields: Any,
@@ -65,6 +68,7 @@ def compare(
         steps, schedule: of every run.
         out: the folder of the results; what is in it is not done again.
         engine, address, workers: "local" processes or "ray"; 0 workers stay in this process.
+        limit: seconds that a run may take; one that takes longer is stopped, and counts as failed.
         prune: successive halving: short runs first, the better half goes on.
         progress: show it.
         fields: of the task, one value or several each.
@@ -86,6 +90,7 @@ def compare(
         engine=engine,
         address=address,
         workers=workers,
+        limit=limit,
         prune=prune,
         progress=progress,
     )
@@ -99,6 +104,7 @@ def compare_settings(
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
+    limit: float | None = None,
     prune: bool = False,
     progress: bool = True,
 ) -> Comparison:
@@ -108,10 +114,10 @@ def compare_settings(
     if out is not None and not os.fspath(out):
         raise refusal("--out got an empty name.", expected="a folder")
     plan = make_plan(settings)
-    chosen = engine_named(engine, workers=workers, address=address)
+    chosen = engine_named(engine, workers=workers, address=address, limit=limit)
     folder = Path(out) if out is not None else _folder(plan)
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
-    sweep = _Sweep(plan, folder, console, prune)
+    console = plain_console(soft_wrap=True, quiet=not progress)
+    sweep = _Sweep(plan, folder, console, prune, limit)
     with Store(folder, write=True) as store:
         about = sweep.about(command, engine, chosen)
         sweep.run(store, chosen, about)
@@ -130,12 +136,13 @@ class _Sweep:
     folder: Path
     console: Console
     prune: bool
+    limit: float | None
 
     def __post_init__(self) -> None:
         self.keys: list[str] = []
         name = self.plan.runs[0].task
         self.tasks = {run.options: run.build_task() for run in self.plan.runs}
-        with explained(f"The data of the task {name}", name):
+        with explained(f"The data of the task {name}", name), self.in_time():
             self.data = {options: task.fingerprint for options, task in self.tasks.items()}
         if self.prune and type(next(iter(self.tasks.values()))).advance is not Task.advance:
             raise refusal(
@@ -196,20 +203,17 @@ class _Sweep:
         axes = ", ".join(f"{len(v)} {name}" for name, v in self.plan.axes.items())
         steps = self.plan.runs[0].steps
         say = self.console.print
-        say(
-            f"plan     {len(self.plan.runs)} runs{f' ({axes})' if axes else ''} of {steps} steps",
-            markup=False,
-        )
+        say(f"plan     {len(self.plan.runs)} runs{f' ({axes})' if axes else ''} of {steps} steps")
         if self.prune:
             say(f"         pruned: {len(runs)} of {runs[0].last} steps first; the better half goes on, twice")
         for task in self.tasks.values():
-            say(f"data     {task.source}", markup=False)
+            say(f"data     {task.source}")
         if done:
             say(f"stored   {len(done)} of them are done already")
         if missing:
             workers = f"{engine.workers} workers" if engine.workers > 1 else "one worker"
             say(f"time     about {duration(seconds + START)} with {workers}")
-        say(f"results  {self.folder}\n", markup=False)
+        say(f"results  {self.folder}\n")
 
     def estimate(self, runs: Sequence[Run]) -> float:
         """Seconds of one core, from a few steps of one arm of each size.
@@ -225,7 +229,7 @@ class _Sweep:
                 arm = replace(run, seed=0, lr=1e-3, until=None)
                 size = replace(arm, norm="layer", placement="pre")
                 task = self.tasks[run.options]
-                with explained(str(run), run.task):
+                with explained(str(run), run.task), self.in_time():
                     if size not in once:
                         measure(replace(arm, until=2), task)
                         once[size] = _seconds_a_step(Training(arm, task))
@@ -234,6 +238,15 @@ class _Sweep:
                     tried.add(arm)
                 total += once[size] * (run.last + EVALUATIONS + 4)
         return total
+
+    @contextlib.contextmanager
+    def in_time(self) -> Iterator[None]:
+        """What is done before the start has the limit of a run, too."""
+        try:
+            with time_limit(self.limit):
+                yield
+        except OutOfTime:
+            raise NormkitError(too_long(self.limit)) from None
 
     def do(self, store: Store, engine: Engine, runs: Sequence[Run]) -> list[tuple[Run, Outcome]]:
         return perform(store, engine, [self.job(run) for run in runs], self.console)
@@ -256,8 +269,7 @@ def perform(
         except (KeyboardInterrupt, NormkitError):
             console.print(
                 f"\nStopped. {len(store.done(jobs))} of {len(jobs)} runs are stored in {store.folder}; "
-                "the same command does the rest.",
-                markup=False,
+                "the same command does the rest."
             )
             raise
     return [(run, outcome) for _, run, outcome in store.runs(jobs)]

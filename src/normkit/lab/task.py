@@ -24,7 +24,17 @@ from normkit.errors import NormkitError, refusal
 if TYPE_CHECKING:
     from normkit.lab.run import Run
 
-__all__ = ["Task", "explained", "find", "imported", "rows", "source_of", "task_class", "tensors"]
+__all__ = [
+    "Task",
+    "explained",
+    "find",
+    "imported",
+    "loaded_defaults",
+    "rows",
+    "source_of",
+    "task_class",
+    "tensors",
+]
 
 # Where the tasks that come with normkit live.
 BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
@@ -164,6 +174,16 @@ def task_class(name: str) -> type[Task]:
     return found
 
 
+def loaded_defaults(name: str) -> Mapping[str, Any]:
+    """The defaults of a task that comes with normkit, or is here already. Nothing is imported for it: the
+    name may come from a file of anyone's."""
+    if name in BUILT_IN:
+        return task_class(name).defaults
+    module, _, own = name.partition(":")
+    found = vars(sys.modules[module]).get(own) if module in sys.modules else None
+    return found.defaults if isinstance(found, type) and issubclass(found, Task) else {}
+
+
 def find(name: str, options: Mapping[str, Any]) -> Task:
     """The task itself, with its fields."""
     cls = task_class(name)
@@ -190,7 +210,7 @@ def _module(name: str, what: str) -> Any:
         return importlib.import_module(name)
     except NormkitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise refusal(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
             expected=f"package.module:name, importable from {Path.cwd()}",
@@ -226,7 +246,7 @@ def explained(what: str, task: str) -> Iterator[None]:
         yield
     except NormkitError as error:
         raise NormkitError(f"{what}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in a task is a mistake of the task, and no wish
         own = getattr(sys.modules.get(task.partition(":")[0]), "__file__", None)
         frames = traceback.extract_tb(error.__traceback__)
         frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])

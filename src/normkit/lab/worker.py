@@ -10,13 +10,14 @@ from time import monotonic
 from typing import Any
 
 from normkit.errors import NormkitError, refusal
+from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import Outcome, measure
 from normkit.lab.run import Run
 from normkit.lab.studies.base import Cell
 from normkit.lab.task import Task, find
 from normkit.lab.training import Training
 
-__all__ = ["Job", "execute", "failed"]
+__all__ = ["Job", "execute", "execute_apart", "failed"]
 
 OFTEN = 0.2  # seconds between two reports of progress
 
@@ -34,8 +35,11 @@ class Job:
 Report = Callable[[str, int, float], None]
 
 
-def execute(job: Job, report: Report | None = None) -> Outcome:
-    """Do a run. What goes wrong inside of it is its outcome, not an error of the sweep."""
+def execute(job: Job, report: Report | None = None, limit: float | None = None) -> Outcome:
+    """Do a run. What goes wrong inside of it is its outcome, not an error of the sweep.
+
+    ``limit`` is for this process alone; engines that have others stop them from outside.
+    """
     last = 0.0
 
     def now_and_then(step: int, loss: float) -> None:
@@ -47,14 +51,27 @@ def execute(job: Job, report: Report | None = None) -> Outcome:
     try:
         if job.run.code != job.code:
             raise refusal(f"This worker has {job.run.code}.", expected=job.code)
-        if isinstance(job.run, Cell):
-            return job.run.perform()
-        task = _task(job.run.task, job.run.options, job.data)
-        _warm_up(job.run, task)
-        return measure(job.run, task, report=now_and_then)
+        with time_limit(limit):
+            if isinstance(job.run, Cell):
+                return job.run.perform()
+            task = _task(job.run.task, job.run.options, job.data)
+            _warm_up(job.run, task)
+            return measure(job.run, task, report=now_and_then)
     except NormkitError as error:
         return failed(str(error))
+    except OutOfTime:
+        return failed(too_long(limit))
+    except SystemExit as stop:
+        return failed(f"sys.exit({stop.code!r}) was called inside of the run.\n{traceback.format_exc()}")
     except Exception:
+        return failed(traceback.format_exc())
+
+
+def execute_apart(job: Job, report: Report) -> Outcome:
+    """The same in a process of its own, which Ctrl-C does not reach: an interrupt is the task's own doing."""
+    try:
+        return execute(job, report)
+    except BaseException:
         return failed(traceback.format_exc())
 
 

@@ -8,7 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from normkit.errors import refusal
+from torch import Tensor
+
+from normkit.errors import NormkitError, refusal
+from normkit.transformer.description import check_sizes, check_weights, read_description, short
 
 __all__ = ["load", "save"]
 
@@ -44,29 +47,38 @@ def save(model: Any, path: str | Path) -> None:
 
 def load(build: type[Any], path: str | Path) -> Any:
     """The model that ``save`` has written."""
-    from safetensors import SafetensorError, safe_open
+    described, weights = _read(path)
+    try:
+        options = read_description(described, build.__name__)
+        check_sizes(options, weights)
+        model = build(**options)
+        repeated = [name for name in model.state_dict() if _repeats(model, name)]
+        check_weights(model, weights, repeated)
+    except NormkitError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise refusal(
+            f"{path}: {reason}.",
+            expected=f"a {build.__name__} as save() has written it",
+            fix="get the file again, or load it with the class and the version of normkit that wrote it.",
+        ) from error
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(weights[name].dtype)
+    model.load_state_dict(weights | dict.fromkeys(repeated, weights["embedding.token.weight"]))
+    return model
+
+
+def _read(path: str | Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Description and weights, as they are."""
+    from safetensors import safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            described = json.loads((file.metadata() or {}).get(HEADER, "null"))
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
-    except (OSError, SafetensorError) as error:
+            described = (file.metadata() or {}).get(HEADER)
+            return described, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
+    except Exception as error:  # a dtype that torch has not, a folder, half a file: each another one
         raise refusal(
-            f"{path} cannot be read: {error}.", expected="a file that save() has written"
+            f"{path} cannot be read: {short(str(error))}.", expected="a file that save() has written"
         ) from error
-    if described is None or described["model"] != build.__name__:
-        what = "no model of normkit" if described is None else f"a {described['model']}"
-        raise refusal(f"{path} holds {what}.", expected=f"a {build.__name__}")
-    model = build(**described["options"])
-    for name, parameter in model.named_parameters():
-        if name in weights:
-            parameter.data = parameter.data.to(weights[name].dtype)
-    repeated = [name for name in model.state_dict() if _repeats(model, name)]
-    try:
-        model.load_state_dict(weights | dict.fromkeys(repeated, weights["embedding.token.weight"]))
-    except (KeyError, RuntimeError) as error:
-        raise refusal(f"{path} does not hold what it describes: {error}.") from error
-    return model
 
 
 def _repeats(model: Any, name: str) -> bool:

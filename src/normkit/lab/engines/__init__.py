@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from normkit import checks
+from normkit.lab.limit import check_limit
 from normkit.lab.measuring import Outcome
 from normkit.lab.worker import Job, Report
 
@@ -19,20 +20,28 @@ ENGINES = ("local", "ray")
 
 
 class Engine(Protocol):
-    """``workers`` is how many runs go on at a time."""
+    """``workers`` is how many runs go on at a time, ``limit`` how many seconds each may take."""
 
     workers: int
+    limit: float | None
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]: ...
 
 
-def engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
+def engine(
+    name: str = "local",
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    limit: float | None = None,
+) -> Engine:
     """An engine by name; nothing is started until it is called."""
     checks.one_of(name, ENGINES, what="engine=")
+    check_limit(limit)
     if name == "ray":
         from normkit.lab.engines.on_ray import RayEngine
 
-        return RayEngine(workers, address)
+        return RayEngine(workers, address, limit)
     from normkit.lab.engines.local import LocalEngine
 
-    return LocalEngine(workers, address)
+    return LocalEngine(workers, address, limit)

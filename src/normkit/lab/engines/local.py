@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -12,12 +13,14 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any
 
 from normkit.errors import refusal
+from normkit.lab.limit import too_long
 from normkit.lab.machine import borrowed_process, own_process
 from normkit.lab.measuring import Outcome
-from normkit.lab.worker import Job, Report, execute, failed
+from normkit.lab.worker import Job, Report, execute, execute_apart, failed
 
 __all__ = ["LocalEngine"]
 
@@ -28,17 +31,20 @@ TICK = 0.1  # seconds between two looks at the workers
 class LocalEngine:
     """``workers`` processes; 0 does the runs in this one, which helps to debug a task, and in notebooks."""
 
-    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, address: str | None = None, limit: float | None = None
+    ) -> None:
         if address is not None:
             raise refusal(f"address= got {address!r} for the local engine.", fix="add --engine ray")
         if workers is not None and (type(workers) is not int or workers < 0):
             raise refusal(f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone")
         self.workers = len(_cores()) if workers is None else workers
+        self.limit = limit
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         if self.workers == 0:
             with borrowed_process():
-                yield from ((job, execute(job, report)) for job in jobs)
+                yield from ((job, execute(job, report, self.limit)) for job in jobs)
             return
         waiting, attempts = deque(jobs), Counter[str]()
         idle = [_Slot() for _ in range(min(self.workers, len(jobs)))]
@@ -74,6 +80,12 @@ class LocalEngine:
                         outcome = failed(_DIED)
                     idle.append(slot)
                     yield job, outcome
+                for future, (slot, job) in list(busy.items()):
+                    if slot.busy_for() > (self.limit or math.inf) and not future.done():
+                        del busy[future]
+                        slot.stop()
+                        idle.append(_Slot())
+                        yield job, failed(too_long(self.limit))
         finally:
             for slot in (*idle, *(slot for slot, _ in busy.values())):
                 slot.stop()
@@ -93,11 +105,17 @@ class _Slot:
         context = multiprocessing.get_context("spawn")
         self.progress, theirs = context.Pipe(duplex=False)
         self.theirs, self.ready = theirs, False
+        self.since: float | None = None
         self.pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(theirs,))
 
     def submit(self, job: Job) -> Future[Outcome]:
+        self.since = monotonic() if self.ready else None
         with _uninterrupted():
             return self.pool.submit(_work, job)
+
+    def busy_for(self) -> float:
+        """Seconds since its job began; a worker that is still loading torch has not begun."""
+        return 0.0 if self.since is None else monotonic() - self.since
 
     def tell(self, report: Report) -> None:
         """Hand on what the worker has said since."""
@@ -106,7 +124,8 @@ class _Slot:
                 news = self.progress.recv()
                 if news:
                     report(*news)
-                self.ready = True
+                if not self.ready:
+                    self.ready, self.since = True, monotonic()
 
     def stop(self) -> None:
         """At once: what it was doing can be done again."""
@@ -143,7 +162,7 @@ def _work(job: Job) -> Outcome:
         with contextlib.suppress(OSError):
             _line.send(news)
 
-    return execute(job, report)
+    return execute_apart(job, report)
 
 
 @contextlib.contextmanager

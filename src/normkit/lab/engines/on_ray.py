@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
+from time import monotonic
 from typing import Any
 
 from normkit.errors import refusal
+from normkit.lab.limit import too_long
 from normkit.lab.machine import own_process
 from normkit.lab.measuring import Outcome
-from normkit.lab.worker import Job, Report, execute, failed
+from normkit.lab.worker import Job, Report, execute_apart, failed
 
 __all__ = ["RayEngine"]
 
@@ -31,18 +34,21 @@ class RayEngine:
         address: of a cluster: "auto", "host:port", or "ray://host:port". None starts one here, loopback only.
     """
 
-    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, address: str | None = None, limit: float | None = None
+    ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise refusal("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
         if workers is not None and (type(workers) is not int or workers < 1):
             raise refusal(f"workers= got {workers!r}.", expected="a whole number of at least 1")
         _environment()
         self.address, self.workers = _check_address(address), workers or os.cpu_count() or 1
+        self.limit = limit
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         ray = self._connect()
         try:
-            yield from _run(ray, jobs, report)
+            yield from _run(ray, jobs, report, self.limit)
         finally:
             ray.shutdown()
 
@@ -122,16 +128,20 @@ def _running() -> str | None:
     return None
 
 
-def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
+def _run(
+    ray: Any, jobs: Sequence[Job], report: Report, limit: float | None
+) -> Generator[tuple[Job, Outcome], None, None]:
     board = ray.remote(num_cpus=0)(_Board).remote()
 
     def work(job: Job, board: Any) -> Outcome:
         own_process()
-        return execute(job, lambda *news: board.tell.remote(*news))
+        board.begin.remote(job.key)
+        return execute_apart(job, lambda *news: board.tell.remote(*news))
 
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
     waiting = {task.remote(job, board): job for job in jobs}
     news: Any = None
+    begun: dict[str, float] = {}
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=TICK)
         for reference in done:
@@ -144,20 +154,32 @@ def _run(ray: Any, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, 
         if news is None:
             news = board.take.remote()
         elif ray.wait([news], timeout=0)[0]:
-            for item in ray.get(news):
+            latest, started = ray.get(news)
+            for item in latest:
                 report(*item)
+            begun |= dict.fromkeys(started, monotonic())
             news = None
+        for reference, job in list(waiting.items()):
+            if limit is not None and monotonic() - begun.get(job.key, math.inf) > limit:
+                del waiting[reference]
+                ray.cancel(reference, force=True)  # its process ends, and Ray does not try again
+                yield job, failed(too_long(limit))
 
 
 class _Board:
-    """An actor on which workers leave the latest of each run."""
+    """An actor on which workers leave the latest of each run, and which of them they have begun."""
 
     def __init__(self) -> None:
         self.latest: dict[str, tuple[int, float]] = {}
+        self.begun: list[str] = []
+
+    def begin(self, key: str) -> None:
+        self.begun.append(key)
 
     def tell(self, key: str, step: int, loss: float) -> None:
         self.latest[key] = (step, loss)
 
-    def take(self) -> list[tuple[str, int, float]]:
+    def take(self) -> tuple[list[tuple[str, int, float]], list[str]]:
         latest, self.latest = self.latest, {}
-        return [(key, *news) for key, news in latest.items()]
+        begun, self.begun = self.begun, []
+        return [(key, *news) for key, news in latest.items()], begun

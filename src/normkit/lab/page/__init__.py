@@ -31,7 +31,7 @@ def put(text: str, path: Path, otherwise: str) -> Path:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(beside, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -14,22 +14,23 @@ bool takes(const char *name, Py_ssize_t given, Py_ssize_t expected) {
     return false;
 }
 
-// Results of their own, or those written into; null: not an ordinary call after all.
-bool is_given(PyObject *out, Tensor &t) {
+// A tensor that results of x can be written into.
+bool is_given(PyObject *out, const Tensor &x, Tensor &t) {
     const Tensor *read;
     if (!read_tensor(out, read) || (read->is_inference() && !c10::InferenceMode::is_enabled())) return false;
     t = *read;
-    return !(at::GradMode::is_enabled() && t.requires_grad());
+    const bool fits = t.scalar_type() == x.scalar_type() && t.sizes() == x.sizes() && t.is_contiguous();
+    return fits && !(at::GradMode::is_enabled() && t.requires_grad());
 }
 
 PyObject *finish(Rows &call, PyObject *out) {
     const bool given = out != Py_None;
     if (given) {
         if (call.adds()) {
-            if (!PyTuple_CheckExact(out) || PyTuple_GET_SIZE(out) != 2 || !is_given(PyTuple_GET_ITEM(out, 0), call.y) ||
-                !is_given(PyTuple_GET_ITEM(out, 1), call.total))
+            if (!PyTuple_CheckExact(out) || PyTuple_GET_SIZE(out) != 2 || !is_given(PyTuple_GET_ITEM(out, 0), *call.x, call.y) ||
+                !is_given(PyTuple_GET_ITEM(out, 1), *call.x, call.total))
                 return none();
-        } else if (!is_given(out, call.y)) return none();
+        } else if (!is_given(out, *call.x, call.y)) return none();
     }
     const bool train = call.needs_grad();
     if ((given && train) || call.run(train, given)) return none(); // who is asked next says what is wrong
@@ -47,10 +48,25 @@ double smallest(const Tensor &x) {
     return x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
 }
 
-// (x, [residual,] shape, weight, [bias,] eps, out)
+// What an RMSNorm may ask for besides: 1 + weight, and a rounding before it meets the weight.
+constexpr long AFTER_CAST = 16;
+bool read_options(PyObject *object, Rows &call) {
+    const long options = PyLong_CheckExact(object) ? PyLong_AsLong(object) : -1;
+    if (options & ~(long(ZERO_CENTERED) | AFTER_CAST)) return false;
+    call.kind = options & ZERO_CENTERED;
+    if (!(options & AFTER_CAST) || !call.weight->defined()) return true;
+    const auto type = call.x->scalar_type();
+    if (call.weight->scalar_type() != type) return false; // an output of another dtype
+    call.kind |= type == at::kBFloat16 ? ROUND_BF16 : type == at::kHalf ? ROUND_F16 : 0;
+    return true;
+}
+
+// (x, [residual,] shape, weight, [bias,] eps, out); not centred, with options at the end if there are any
 template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *args, Py_ssize_t count) {
     HANDLE_TH_ERRORS
-    if (!takes("this norm", count, 5 + ADD + CENTERED)) return nullptr;
+    const Py_ssize_t expected = 5 + ADD + CENTERED;
+    const bool options = !CENTERED && count == expected + 1;
+    if (!options && !takes("this norm", count, expected)) return nullptr;
     Rows call;
     call.kind = CENTERED ? int64_t(CENTER) : 0;
     if (!nothing_watches() || !read_tensor(*args++, call.x) || !has_kernels(call.x->scalar_type())) return none();
@@ -61,6 +77,7 @@ template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *a
     if (!ADD && !CENTERED && is_channels_last(*call.x)) return none(); // torch keeps it so
     if (!CENTERED && *args == Py_None) call.eps = smallest(*call.x);
     else if (!read_number(*args, call.eps)) return none();
+    if (options && !read_options(args[2], call)) return none();
     return finish(call, args[1]);
     END_HANDLE_TH_ERRORS
 }
@@ -140,9 +157,9 @@ template <class Function> PyCFunction fast(Function *function) {
 
 PyMethodDef methods[] = {
     {"layer_norm", fast(norm<false, true>), METH_FASTCALL, "layer_norm(x, shape, weight, bias, eps, out)"},
-    {"rms_norm", fast(norm<false, false>), METH_FASTCALL, "rms_norm(x, shape, weight, eps, out)"},
+    {"rms_norm", fast(norm<false, false>), METH_FASTCALL, "rms_norm(x, shape, weight, eps, out[, options])"},
     {"add_layer_norm", fast(norm<true, true>), METH_FASTCALL, "add_layer_norm(x, residual, shape, weight, bias, eps, out)"},
-    {"add_rms_norm", fast(norm<true, false>), METH_FASTCALL, "add_rms_norm(x, residual, shape, weight, eps, out)"},
+    {"add_rms_norm", fast(norm<true, false>), METH_FASTCALL, "add_rms_norm(x, residual, shape, weight, eps, out[, options])"},
     {"rows", fast(admitted_rows<false>), METH_FASTCALL, "rows(x, weight, bias, dims, eps, kind)"},
     {"rows_add", fast(admitted_rows<true>), METH_FASTCALL, "rows_add(x, residual, weight, bias, dims, eps, kind)"},
     {"groups", fast(admitted_groups), METH_FASTCALL,
