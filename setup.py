@@ -101,7 +101,9 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 if os.environ.get("NORMKIT_SANITIZE"):  # make sanitize
     FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZE]
 
-EMULATED = [("NK_EMULATE_AVX512", None)] if os.environ.get("NORMKIT_EMULATE_AVX512") else []  # make avx512-emulated
+EMULATED = (
+    [("NK_EMULATE_AVX512", None)] if os.environ.get("NORMKIT_EMULATE_AVX512") else []
+)  # make avx512-emulated
 
 kernels = Extension(
     "normkit.kernels.cpu._C",

@@ -25,7 +25,9 @@ def leaves(call):
 def complete(op, call):
     """A call with the arguments that it leaves out, as the reference has them."""
     signature = inspect.signature(getattr(reference, op.removeprefix("add_")))
-    defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not p.empty and n != "dtype"}
+    defaults = {
+        n: p.default for n, p in signature.parameters.items() if p.default is not p.empty and n != "dtype"
+    }
     return {**defaults, **call}
 
 

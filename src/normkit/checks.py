@@ -137,8 +137,7 @@ def channel_axis(layer: str, x: Tensor, axis: int, parameters: Mapping[str, Tens
         parameter(layer, name, given, x)
         if given is not None and tuple(given.shape) != (x.shape[axis],):
             raise refusal(
-                f"{layer} got an input of shape {tuple(x.shape)} "
-                f"and a {name} of shape {tuple(given.shape)}.",
+                f"{layer} got an input of shape {tuple(x.shape)} and a {name} of shape {tuple(given.shape)}.",
                 expected=f"axis {axis} of the input (size {x.shape[axis]}) to be the channels",
                 fix=f"build it for {x.shape[axis]} channels, or point axis= at the channels "
                 "(axis=-1 for channel-last data).",
@@ -205,8 +204,8 @@ def same_device(who: str, x: Tensor, others: Mapping[str, Tensor | None]) -> Non
             raise refusal(
                 f"{who} got an input on {x.device} and a {name} on {tensor.device}.",
                 expected="both on one device",
-                fix="load or initialise the module first, for example with module.to_empty(device=...) and its "
-                "state_dict."
+                fix="load or initialise the module first, for example with module.to_empty(device=...) "
+                "and its state_dict."
                 if tensor.device.type == "meta"
                 else f"move one of them, for example with {name}.to({str(x.device)!r}).",
             )

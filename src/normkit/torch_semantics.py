@@ -55,7 +55,9 @@ def compute_sum(
     """The same for a norm after a residual add, which has two outputs."""
     if out is None:
         y, total = kernels.run(op, x, call)
-        return _match_memory_format(y, x, channels_last=False), _match_memory_format(total, x, channels_last=False)
+        return _match_memory_format(y, x, channels_last=False), _match_memory_format(
+            total, x, channels_last=False
+        )
     if not isinstance(out, tuple) or len(out) != 2:
         raise refusal(f"out= got {type(out).__name__}.", expected="a tuple of two tensors, (normalised, sum)")
     _check_out(out[0], x, *_tensors(call))

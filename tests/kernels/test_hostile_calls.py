@@ -89,7 +89,7 @@ def test_freed_storage_of_the_input_is_not_read():
             call(x)
 
 
-# ---- out= and autograd ---------------------------------------------------------------------------------------
+# ---- out= and autograd -------------------------------------------------------------------------------------
 
 WRITE = {
     "layer_norm": lambda out: N.layer_norm(X, (6,), out=out),
@@ -185,7 +185,7 @@ def _resident():
         return int(file.read().split()[1]) * 4096
 
 
-# ---- patterns ------------------------------------------------------------------------------------------------
+# ---- patterns ----------------------------------------------------------------------------------------------
 
 
 def test_parameters_along_axes_of_one_number():
@@ -204,7 +204,7 @@ def test_parameters_along_axes_of_one_number():
 
 
 def test_every_memory_order_of_every_pattern():
-    """All orders of four axes, all sets of shared axes, all sets of axes with parameters: values and gradients."""
+    """All orders of four axes, all sets of shared axes, all sets of axes with parameters."""
     sizes = (2, 3, 7, 5)
     names = "abcd"
     subsets = [s for k in range(1, 5) for s in itertools.combinations(range(4), k)]
@@ -242,7 +242,7 @@ def test_one_plus_weight_is_added_in_the_wide_dtype():
     assert (got - true).abs().max() < 1e-14
 
 
-# ---- the reference -------------------------------------------------------------------------------------------
+# ---- the reference -----------------------------------------------------------------------------------------
 
 
 def test_the_gradient_of_a_huge_constant_group_is_nothing():

@@ -1,7 +1,7 @@
 """How a norm is computed: operators defined once, backends that implement them, and one place that chooses.
 
-A call goes ``run`` -> ``admit`` -> one backend. Nothing is patched, nothing is chosen at import, and no other part of
-normkit knows a backend by name.
+A call goes ``run`` -> ``admit`` -> one backend. Nothing is patched, nothing is chosen at import, and no
+other part of normkit knows a backend by name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normkit.kernels import fast, fused, operators, reference
+from normkit.kernels import fast, operators, reference
 from normkit.kernels.admission import BACKENDS, admit, exact
 from normkit.kernels.cpu import library
 
@@ -78,7 +78,7 @@ def explain(x: Tensor, **call: Any) -> str:
 
 
 def choices(x: Tensor, **call: Any) -> dict[str, tuple[str, str]]:
-    """What ``explain`` says, as data: operator -> (backend, what kept those before it from taking the call)."""
+    """What ``explain`` says, as data: operator -> (backend, what kept those before it from the call)."""
     chosen = {}
     for op in reference.__all__:
         arguments = _typical(op, x)
@@ -130,7 +130,9 @@ def _is_plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-_SAID = {"meta"}  # device types of which one line has been said; meta tensors hold no numbers to be exact about
+_SAID = {
+    "meta"
+}  # device types of which one line has been said; meta tensors hold no numbers to be exact about
 
 
 def _say_once(x: Tensor) -> None:
@@ -141,8 +143,8 @@ def _say_once(x: Tensor) -> None:
     _SAID.add(device)
     reason = library.MISSING if device == "cpu" else f"there are none for {device}"
     warnings.warn(
-        f"normkit runs without kernels of its own: {reason}. torch's operators compute what they can, and round as "
-        "torch does; masks, patterns and mixed dtypes take plain torch operations, which is slower. "
+        f"normkit runs without kernels of its own: {reason}. torch's operators compute what they can, and "
+        "round as torch does; masks, patterns and mixed dtypes take plain torch operations, which is slower. "
         "`normkit.exact()` asks for exactness, `normkit info` says what to do.",
         RuntimeWarning,
         stacklevel=5,

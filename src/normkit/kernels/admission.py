@@ -4,9 +4,9 @@
     aten        torch's own operators, elsewhere and in graphs that leave Python
     reference   the definition in plain torch, which takes every call
 
-A call is offered to them in this order, the cheapest tests first. Nothing else chooses: ``run`` obeys, ``explain``
-reads it out. (The fast path of ``fast`` takes ordinary calls that would be admitted to the CPU kernels; a test
-compares the two.)
+A call is offered to them in this order, the cheapest tests first. Nothing else chooses: ``run`` obeys,
+``explain`` reads it out. (The fast path of ``fast`` takes ordinary calls that would be admitted to the CPU
+kernels; a test compares the two.)
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _EXACT_ANYWHERE = [0]  # how often it is asked for in any thread: torch.compile 
 def exact() -> Iterator[None]:
     """Compute exactly on every device: the reference takes the place of torch's own operators.
 
-    On the CPU it changes nothing, since the kernels are exact. Elsewhere torch's operators are faster, and lose digits
-    where the mean is large against the spread.
+    On the CPU it changes nothing, since the kernels are exact. Elsewhere torch's operators are faster, and
+    lose digits where the mean is large against the spread.
 
     Example:
         >>> x = torch.ones(2, 4, device="meta")
@@ -63,7 +63,9 @@ class Admission(NamedTuple):
 
 class Backend(NamedTuple):
     promise: str
-    consider: Callable[[str, Tensor, dict[str, Any]], Plan | str | None]  # a reason: it does not take the call
+    consider: Callable[
+        [str, Tensor, dict[str, Any]], Plan | str | None
+    ]  # a reason: it does not take the call
     run: Callable[..., Any]  # (op, x, call, plan, out)
 
 

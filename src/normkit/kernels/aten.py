@@ -1,8 +1,9 @@
 """torch's own operators: where no kernel of ours runs, and in graphs that leave Python.
 
-They are as fast as torch is, and round as torch does: digits are lost where the mean is large against the spread
-(``normkit.exact()`` asks for the reference instead). ``torch.export`` and ``torch.onnx.export`` write one node a norm
-rather than the dozen operators of the reference. What torch cannot express is left to the reference.
+They are as fast as torch is, and round as torch does: digits are lost where the mean is large against the
+spread (``normkit.exact()`` asks for the reference instead). ``torch.export`` and ``torch.onnx.export``
+write one node a norm rather than the dozen operators of the reference. What torch cannot express is left to
+the reference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operators in plain torch: what each of them means, and what computes it where no kernel does.
 
-Every forward here is differentiable any number of times, so that the second derivative of a kernel is that of its
-operator's meaning: ``recompute_with_reference``.
+Every forward here is differentiable any number of times, so that the second derivative of a kernel is that
+of its operator's meaning: ``recompute_with_reference``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import linear as linear
 from torch import Tensor
+from torch.nn.functional import linear as linear
 
 from normkit.kernels import reference
 from normkit.kernels.moments import moments, widen
@@ -58,7 +58,7 @@ def recompute_with_reference(
     return [next(found) if n and t is not None else None for t, n in zip(inputs, needed, strict=True)]
 
 
-# ---- rows: the last `dims` axes of x -------------------------------------------------------------------------
+# ---- rows: the last `dims` axes of x -----------------------------------------------------------------------
 
 
 def rows_norm(
@@ -104,13 +104,14 @@ def rows_train(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
 
 
 def rows_out(x: Tensor, *call: Any) -> None:
-    *call, out = call
-    out.copy_(rows_norm(x, *call))
+    *settings, out = call
+    out.copy_(rows_norm(x, *settings))
 
 
 def rows_add(x: Tensor, residual: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     total = (x + residual).contiguous()
-    return rows_norm(total, *call, dtype=x.dtype).contiguous(), total
+    weight, bias, dims, eps, kind = call
+    return rows_norm(total, weight, bias, dims, eps, kind, x.dtype).contiguous(), total
 
 
 def rows_add_train(x: Tensor, residual: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,8 +121,8 @@ def rows_add_train(x: Tensor, residual: Tensor, *call: Any) -> tuple[Tensor, Ten
 
 
 def rows_add_out(x: Tensor, residual: Tensor, *call: Any) -> None:
-    *call, out, total = call
-    y, added = rows_add(x, residual, *call)
+    *settings, out, total = call
+    y, added = rows_add(x, residual, *settings)
     out.copy_(y)
     total.copy_(added)
 
@@ -147,7 +148,7 @@ def rows_backward(
     return dx, *rest
 
 
-# ---- groups: dense memory as (k0, r1, k2, r3, i), one mean for each (k0, k2) ---------------------------------
+# ---- groups: dense memory as (k0, r1, k2, r3, i), one mean for each (k0, k2) -------------------------------
 
 
 def groups_norm(
@@ -176,12 +177,19 @@ def groups_norm(
         )
     else:
         mean, var = (t.reshape(1, 1, k2, 1, 1) for t in (mean, var))
-        y = reference.affine(reference.known(five, mean, var, mask).x_hat(eps), weight, bias, mask).to(x.dtype)
+        y = reference.affine(reference.known(five, mean, var, mask).x_hat(eps), weight, bias, mask).to(
+            x.dtype
+        )
     return y.reshape([x.shape[a] for a in order]).permute([order.index(a) for a in range(x.ndim)])
 
 
 def group_statistics(
-    x: Tensor, sizes: Sequence[int], mask: Tensor | None, mean: Tensor | None, var: Tensor | None, center: bool
+    x: Tensor,
+    sizes: Sequence[int],
+    mask: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    center: bool,
 ) -> Tensor:
     """Mean (0 if it is not centred), variance and number of values of every group, in float64."""
     k0, r1, k2, r3, i = sizes
@@ -202,8 +210,8 @@ def groups(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
 
 
 def groups_out(x: Tensor, *call: Any) -> Tensor:
-    *call, out = call
-    y, stats = groups(x, *call)
+    *settings, out = call
+    y, stats = groups(x, *settings)
     out.copy_(y)
     return stats
 

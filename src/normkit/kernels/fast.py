@@ -1,8 +1,9 @@
 """Ordinary calls in one step: C functions that look at their arguments, and compute or return None.
 
-A single row is done in a tenth of a microsecond; what a call costs is the way there. These functions take a call that
-``admit`` would give to the CPU kernels and that needs nothing else: plain tensors of one device that nothing watches.
-None means that nothing has been done, and the call goes the long way. Without the extension all calls do.
+A single row is done in a tenth of a microsecond; what a call costs is the way there. These functions take a
+call that ``admit`` would give to the CPU kernels and that needs nothing else: plain tensors of one device
+that nothing watches. None means that nothing has been done, and the call goes the long way. Without the
+extension all calls do.
 """
 
 from __future__ import annotations

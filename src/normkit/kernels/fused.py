@@ -18,7 +18,7 @@ __all__ = ["DTYPES", "plan_call", "run"]
 
 DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 _ROUND = {torch.bfloat16: ROUND_BF16, torch.float16: ROUND_F16}
-Grouping = tuple[Sequence[int], Sequence[int], tuple[int, ...], tuple[int, ...], bool]  # arguments of `plan`
+Grouping = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]  # arguments of `plan`
 
 
 def plan_call(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
@@ -60,7 +60,7 @@ def run(op: str, x: Tensor, call: dict[str, Any], plan: Plan, out: Any = None) -
     return y
 
 
-# ---- which numbers share one mean? ---------------------------------------------------------------------------
+# ---- which numbers share one mean? -------------------------------------------------------------------------
 
 
 def _of_axes(x: Tensor, call: dict[str, Any]) -> Grouping | str:
@@ -126,13 +126,13 @@ def _refuses_dtypes(x: Tensor, call: dict[str, Any]) -> str | None:
     weight, residual = call.get("weight"), call.get("residual")
     if call.get("multiply") == "after_cast" and weight is not None and weight.dtype != x.dtype:
         return "multiply='after_cast' with a weight of another dtype gives an output of another dtype"
-    if residual is not None and residual.dtype != x.dtype:
-        if residual.dtype != torch.float32 or x.dtype not in _ROUND:
-            return f"it does not add {x.dtype} and {residual.dtype}"
-    return None
+    if residual is None or residual.dtype == x.dtype:
+        return None
+    widens = residual.dtype == torch.float32 and x.dtype in _ROUND
+    return None if widens else f"it does not add {x.dtype} and {residual.dtype}"
 
 
-# ---- the calls -----------------------------------------------------------------------------------------------
+# ---- the calls ---------------------------------------------------------------------------------------------
 
 
 def _run_rows(op: str, x: Tensor, call: dict[str, Any], plan: RowPlan, out: Any) -> Any:

@@ -62,8 +62,10 @@ class _Groups(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if grads[0] is None:
             return (None,) * 10
+        x, weight, bias, mask, mean, var, stats = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
-        return *_backward(grads[0], *ctx.saved_tensors, needed, *ctx.call), *(None,) * 7
+        found = _backward(grads[0], x, weight, bias, mask, mean, var, stats, needed, *ctx.call)
+        return *found, *(None,) * 7
 
 
 def _backward(

@@ -64,8 +64,8 @@ def moments(
 ) -> Moments:
     """The moments over ``axes``, of the valid values alone, over all processes of ``group``.
 
-    ``center=False`` takes the second moment about 0, for RMSNorm. ``eps`` is what will be added to the variance: if
-    that is nothing, small numbers are enlarged, whose squares would vanish.
+    ``center=False`` takes the second moment about 0, for RMSNorm. ``eps`` is what will be added to the
+    variance: if that is nothing, small numbers are enlarged, whose squares would vanish.
     """
     x = valid(widen(x), mask)
     fixed = x.detach()
@@ -127,7 +127,9 @@ def _scale(peak: Tensor, dtype: torch.dtype, eps: float) -> Tensor:
     """1 for ordinary numbers; for large ones the power of two that keeps their squares from overflowing."""
     finfo = torch.finfo(dtype)
     limit = finfo.max**0.25
-    scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(1 if eps > finfo.tiny**0.75 else limit**3)
+    scale = (2.0 ** torch.floor(torch.log2(limit / peak))).clamp_max(
+        1 if eps > finfo.tiny**0.75 else limit**3
+    )
     # nothing to keep where the peak is infinite, nothing to enlarge where it is 0
     return torch.where((scale == 0) | (peak == 0), 1, scale).to(_real(dtype))
 

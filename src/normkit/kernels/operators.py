@@ -1,8 +1,8 @@
 """The operators ``torch.ops.normkit``, defined once: schema, result without data, meaning.
 
-A backend implements them for its device: ``cpu`` in C++. Elsewhere, and without the compiled library, they are
-computed by the reference, so that a graph that holds one runs anywhere. Their derivatives are the Functions of
-``rows`` and ``groups``, which call them below autograd.
+A backend implements them for its device: ``cpu`` in C++. Elsewhere, and without the compiled library, they
+are computed by the reference, so that a graph that holds one runs anywhere. Their derivatives are the
+Functions of ``rows`` and ``groups``, which call them below autograd.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ _TABLE: dict[str, tuple[str, Callable[..., Any]]] = {
         _nothing,
     ),
     "rows_backward": (
-        "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, Tensor? dtotal, int dims, float eps, "
-        f"int kind, bool need_dx, {_NEEDED}) -> (Tensor, Tensor, Tensor)",
+        "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, Tensor? dtotal, int dims, "
+        f"float eps, int kind, bool need_dx, {_NEEDED}) -> (Tensor, Tensor, Tensor)",
         _rows_backward,
     ),
     "groups": (f"(Tensor x, {_GROUP}, {_GIVEN}) -> (Tensor, Tensor)", _groups),

@@ -1,7 +1,8 @@
 """Which kernel does a norm, and how memory is described to it: by shape and strides alone, for every device.
 
-Rows: the normalised axes lie next to each other. Groups: dense memory is seen as five axes, (k0, r1, k2, r3, i), with
-one mean for each (k0, k2), over r1, r3 and i. Parameters lie along (k2, r3), the channels; or along r1.
+Rows: the normalised axes lie next to each other. Groups: dense memory is seen as five axes, (k0, r1, k2,
+r3, i), with one mean for each (k0, k2), over r1, r3 and i. Parameters lie along (k2, r3), the channels; or
+along r1.
 """
 
 from __future__ import annotations

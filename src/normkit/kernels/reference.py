@@ -239,7 +239,7 @@ def update(
 def move_running(
     running_mean: Tensor, running_var: Tensor, stats: Tensor, share: float | Tensor, *, average: bool = False
 ) -> None:
-    """Move both towards the (mean, variance, number of values) of every channel, or of every instance of it."""
+    """Move both towards the (mean, variance, count) of every channel, or of every instance of it."""
     mean, var, count = stats.unbind()
     unbiased = var * count / (count - 1).clamp_min(1)
     update(running_mean, lambda: mean, count > 0, share, average=average)

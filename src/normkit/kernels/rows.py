@@ -69,7 +69,7 @@ def _needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def _apply(function: Any, name: str) -> Any:
-    """How a Function is applied: as a node in C++ where there is one and no mode wants to see its operators."""
+    """How a Function is applied: as a node in C++, if there is one and no mode wants to see operators."""
     if is_compiling():
         return function.apply
     if eager.MODULE is not None and _len_torch_dispatch_stack() == 0:
@@ -90,8 +90,9 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, stats = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
-        return *backward(grads[0], None, *ctx.saved_tensors, needed, *ctx.call), None, None, None
+        return *backward(grads[0], None, x, weight, bias, stats, needed, *ctx.call), None, None, None
 
 
 class _AddRows(torch.autograd.Function):
@@ -119,7 +120,8 @@ class _AddRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         need_x, need_residual, *need = ctx.needs_input_grad[:4]
         needed = need_x or need_residual, *need
-        dsum, dweight, dbias = backward(*grads, *ctx.saved_tensors, needed, *ctx.call)
+        (dy, dtotal), (total, weight, bias, stats) = grads, ctx.saved_tensors
+        dsum, dweight, dbias = backward(dy, dtotal, total, weight, bias, stats, needed, *ctx.call)
         to_x, to_residual = (
             dsum.to(dtype) if needs and dsum is not None else None
             for needs, dtype in zip((need_x, need_residual), ctx.dtypes, strict=True)

@@ -24,7 +24,15 @@ __all__ = ["SCHEDULES", "Run", "code_version"]
 
 SCHEDULES = ("constant", "cosine")
 # The parts of normkit that decide numbers; a change to any of them makes earlier runs another version's.
-_DECIDING = ("functional.py", "kernels", "norms", "pattern.py", "placement", "torch_semantics.py", "transformer")
+_DECIDING = (
+    "functional.py",
+    "kernels",
+    "norms",
+    "pattern.py",
+    "placement",
+    "torch_semantics.py",
+    "transformer",
+)
 _DECIDING_LAB = ("task.py", "tasks", "training.py", "measuring.py", "run.py")
 
 

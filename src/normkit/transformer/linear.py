@@ -12,8 +12,8 @@ __all__ = ["project"]
 def project(layer: nn.Module, x: Tensor) -> Tensor:
     """``layer(x)``, but faster where a model writes one token after the other.
 
-    The layer stays torch's own, so that what looks for ``nn.Linear`` finds it: quantisation, LoRA. One that has been
-    replaced, or has hooks, is called.
+    The layer stays torch's own, so that what looks for ``nn.Linear`` finds it: quantisation, LoRA. One that
+    has been replaced, or has hooks, is called.
     """
     if torch.is_grad_enabled() or is_compiling() or type(layer) is not nn.Linear or _has_hooks(layer):
         y: Tensor = layer(x)

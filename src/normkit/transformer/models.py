@@ -149,8 +149,7 @@ class LanguageModel(_Model):
             segments: several sequences packed into a row: a number each, (B, T).
             cache: from :meth:`cache`; ``ids`` are the tokens that are not in it yet.
         """
-        logits = project(self.head, self.hidden(ids, mask=mask, segments=segments, cache=cache))
-        return logits
+        return project(self.head, self.hidden(ids, mask=mask, segments=segments, cache=cache))
 
     def hidden(
         self,
@@ -232,8 +231,7 @@ class LanguageModel(_Model):
         cache = self.cache(ids.shape[0], ids.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
-            last = project(self.head, self.hidden(new, mask=seen, cache=cache)[:, -1])
-            return last
+            return project(self.head, self.hidden(new, mask=seen, cache=cache)[:, -1])
 
         with evaluating(self):
             return continue_with(step, ids, max_new_tokens, mask, stop, sampling)
@@ -277,8 +275,7 @@ class Seq2Seq(_Model):
         """The masks are True for real tokens."""
         _same_batch(source, target)
         memory = self.encode(source, mask=source_mask)
-        logits = project(self.head, self._decode(target, memory, source_mask, target_mask, None))
-        return logits
+        return project(self.head, self._decode(target, memory, source_mask, target_mask, None))
 
     @property
     def more_options(self) -> dict[str, Any]:
@@ -329,8 +326,7 @@ class Seq2Seq(_Model):
         cache = _cache(self.config, self.head.weight, start.shape[0], start.shape[1] + max_new_tokens)
 
         def step(new: Tensor, seen: Tensor | None) -> Tensor:
-            last = project(self.head, self._decode(new, memory, source_mask, seen, cache)[:, -1])
-            return last
+            return project(self.head, self._decode(new, memory, source_mask, seen, cache)[:, -1])
 
         with evaluating(self):
             memory = self.encode(source, mask=source_mask)
