@@ -13,11 +13,17 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import call, cells, channels, figure, goals, machine, models, page, rows, table
+from benchmarks import call, cells, channels, figure, goals, machine, models, nan, page, rows, table
 from benchmarks.compiling import fill_cache
 from benchmarks.timer import Budget
 
-FAMILIES: dict[str, Any] = {"rows": rows, "channels": channels, "call": call, "models": models}
+FAMILIES: dict[str, Any] = {
+    "rows": rows,
+    "channels": channels,
+    "nan": nan,
+    "call": call,
+    "models": models,
+}
 ROOT = Path(__file__).parent.parent
 FULL, SMOKE = Budget(0.25, fewest=5, most=40), Budget(0.1, fewest=3, most=10)
 

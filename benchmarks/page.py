@@ -32,11 +32,11 @@ def write(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
         _grid(("norm", "way", "dtype", "cells", "torch", "torch.compile", "ONNX Runtime"), _summary(rows)),
         "## Goals\n\n`>=`: the peer takes at least that many times as long; `<=`: ours takes at most.",
         _grid(("", "goal", "bound", "dtype", "met in", "worst", "where"), _goals(rows)),
-        "## Every cell\n\nMicroseconds of ours; of each peer, the ratio.",
-        _grid(("norm", "way", "input", "dtype", "threads", "ours, µs", *PEERS[:4]), _cells(rows)),
+        "## Every cell\n\nMicroseconds of ours; of each peer, the ratio. clean: ours, without the NaN.",
+        _grid(("norm", "way", "input", "dtype", "threads", "ours, µs", *PEERS[:5]), _cells(rows)),
         "## Transformers\n\nA training step is forward, loss, backward; decoding is 96 tokens with a cache.",
         _grid(
-            ("model", "way", "dim x depth x batch x length", "ours, ms", *PEERS[1:2], *PEERS[4:]),
+            ("model", "way", "dim x depth x batch x length", "ours, ms", *PEERS[1:2], *PEERS[5:]),
             _models(rows),
         ),
     ]
@@ -78,7 +78,7 @@ def _models(rows: list[Row]) -> Iterable[tuple[str, ...]]:
 
 def _cells(rows: list[Row]) -> Iterable[tuple[str, ...]]:
     for row in (row for row in rows if row.family != "models"):
-        ratios = (row.ratio(peer) for peer in PEERS[:4])
+        ratios = (row.ratio(peer) for peer in PEERS[:5])
         shown = ("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
         time = f"{row.us['ours']:,.1f}{row.doubt}"
         yield row.op, row.way, row.place, row.dtype, str(row.threads), time, *shown

@@ -20,6 +20,7 @@ __all__ = ["candidates", "cells"]
 
 SHAPES = [(1, 64), (1, 4096), (64, 768), (512, 768), (4096, 768), (2048, 4096), (4096, 4096)]
 QUICK = [(64, 768), (4096, 768)]
+HEADS = [(2, 12, 512, 64)]  # of an attention, whose queries and keys are normalised
 EPS = 1e-5
 
 
@@ -42,14 +43,27 @@ def cells(quick: bool) -> list[Cell]:
 
     A compiler takes its time: bfloat16 with one thread goes without.
     """
-    grid = [(d, t) for d in ("fp32", "bf16") for t in (2, 1)]
-    return [
+    grid = [(d, t) for d in ("fp32", "bf16") for t in (2, 1)][: 1 if quick else 4]
+    found = [
         Cell("rows", op, way, shape, dtype, threads, compiled=_compiles(quick, way, dtype, threads))
         for op in NORMS
         for way in ("forward", "backward", "add")
-        for dtype, threads in (grid[:1] if quick else grid)
+        for dtype, threads in grid
         for shape in (QUICK if quick else SHAPES)
     ]
+    found += [
+        Cell("rows", "RMSNorm", way, shape, dtype, threads, compiled=False)
+        for way in ("forward", "backward")
+        for dtype, threads in grid
+        for shape in HEADS
+    ]
+    found += [
+        Cell("rows", op, "in place", shape, dtype, threads, compiled=False)
+        for op in NORMS
+        for dtype, threads in grid
+        for shape in ([QUICK[-1]] if quick else SHAPES[-3:])
+    ]
+    return found
 
 
 def candidates(cell: Cell) -> dict[str, Call]:
@@ -60,6 +74,14 @@ def candidates(cell: Cell) -> dict[str, Call]:
     ours, torchs = _added(cell) if cell.way == "add" else _plain(cell)
     buffer = torch.empty_like(x)
     found: dict[str, Call] = {"copy_": lambda: buffer.copy_(x)}
+    if cell.way == "in place":  # again and again, which changes nothing with a weight of 1 and a bias of 0
+        for parameter, value in zip(parameters, (1, 0), strict=False):
+            parameter.fill_(value)
+        own = x.clone()
+        return found | {
+            "ours": lambda: ours(own, *parameters, out=own),
+            "eager": lambda: torchs(x, *parameters),
+        }
     if cell.way == "backward":
         functions = {"ours": ours, "eager": torchs}
         if cell.compiled:
@@ -73,7 +95,11 @@ def candidates(cell: Cell) -> dict[str, Call]:
     found["eager"] = lambda: torchs(*inputs)
     if cell.compiled:
         found["compile"] = functools.partial(compiled(torchs), *inputs)
-    onnx = onnx_peer.session(cell.op, cell.way, inputs, EPS, cell.threads) if cell.dtype == "fp32" else None
+    onnx = (
+        onnx_peer.session(cell.op, cell.way, inputs, EPS, cell.threads)
+        if cell.dtype == "fp32" and x.ndim == 2
+        else None
+    )
     return found | ({} if onnx is None else {"onnx": onnx})
 
 

@@ -15,6 +15,7 @@ NAMES = {
     "eager": "torch",
     "compile": "torch.compile",
     "onnx": "ONNX Runtime",
+    "clean": "without NaN",
     "hf": "Hugging Face",
     "x": "x-transformers",
 }
