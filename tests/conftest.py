@@ -15,7 +15,7 @@ SLOW = {
     ),
     "tests/integration/test_export.py": ("test_mixed_dtypes_export_as_they_run",),
     "tests/kernels/test_instruction_sets.py": (),
-    "tests/kernels/test_without_library.py": ("test_results_are_the_references_and_one_warning_says_why",),
+    "tests/kernels/test_without_library.py": (),
     "tests/lab/test_engines.py": (),
     "tests/lab/test_measuring.py": (
         "test_no_number_is_a_result_and_stops_the_run",
@@ -42,6 +42,9 @@ SLOW_TESTS = {  # in files that are not slow
     "tests/lab/test_studies.py::test_every_study_runs_in_its_smallest_form_and_gives_no_verdict",
     "tests/lab/test_tasks.py::test_every_task_learns_something_in_forty_steps",
     "tests/test_api.py::test_a_name_first_used_inside_a_compiled_function_is_found",
+    "tests/test_api.py::test_importing_loads_nothing_heavy",
+    "tests/test_api.py::test_names_are_found_when_they_are_first_used",
+    "tests/transformer/test_odd_calls.py::test_any_whole_number_is_a_token",
     "tests/transformer/test_torch.py::test_a_model_compiles_in_one_graph",
 }
 
@@ -57,11 +60,13 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    for name in SLOW:
-        if not (ROOT / name).exists():
-            raise pytest.UsageError(f"{name} is listed as slow in tests/conftest.py, and is not there")
     if not config.getoption("--quick"):
         return
+    for name in (*SLOW, *SLOW_TESTS):
+        path, _, test = name.partition("::")
+        text = (ROOT / path).read_text() if (ROOT / path).exists() else ""
+        if not text or any(f"def {name}(" not in text for name in SLOW.get(path, (test,))):
+            raise pytest.UsageError(f"{name}: tests/conftest.py lists what is not there")
     tests = defaultdict(list)
     for item in items:
         tests[item.nodeid.split("[")[0]].append(item)
