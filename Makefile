@@ -97,7 +97,7 @@ clean: ## remove the environment and all caches
 
 # torch comes first and pinned: left to the resolver it brings gigabytes of CUDA packages.
 # The editable install builds in this environment for the same reason.
-$(READY): pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/*)
+$(READY): pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/* src/normkit/kernels/cpu/csrc/eager/*)
 	@echo "Setting up $(VENV), once; it takes a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  1/2 torch"

@@ -118,7 +118,7 @@ struct Linear {
 // Rows that one chunk of a backward adds up, by shape alone: few rows are worth several threads too, many are cut into
 // no more than 256 chunks, whose sums would take memory.
 inline int64_t row_chunk(int64_t rows) {
-    const int64_t share = rows / 16, small = share < 8 ? 8 : share > 32 ? 32 : share, most = (rows + 255) / 256;
+    const int64_t share = rows / 32, small = share < 8 ? 8 : share > 64 ? 64 : share, most = (rows + 255) / 256;
     return small > most ? small : most;
 }
 

@@ -52,6 +52,12 @@ struct RowsNode final : torch::autograd::Node {
     double eps;
     at::ScalarType x_type, residual_type;
 
+    RowsNode(torch::autograd::edge_list &&edges, Rows &call)
+        : Node(std::move(edges)), x(call.adds() ? Tensor() : *call.x, false), weight(*call.weight, false),
+          bias(call.bias->requires_grad() ? *call.bias : NONE, false), stats(std::move(call.stats)), adds(call.adds()),
+          dims(call.dims), kind(call.kind), eps(call.eps), x_type(call.x->scalar_type()),
+          residual_type(adds ? call.residual->scalar_type() : x_type) {}
+
     std::string name() const override { return adds ? "AddRowsBackward" : "RowsBackward"; }
 
     void release_variables() override {
@@ -80,21 +86,21 @@ struct RowsNode final : torch::autograd::Node {
 };
 
 inline void Rows::record() {
-    auto node = c10::make_intrusive<RowsNode>();
-    node->set_next_edges(adds() ? torch::autograd::collect_next_edges(*x, *residual, *weight, *bias)
-                                : torch::autograd::collect_next_edges(*x, *weight, *bias));
+    torch::autograd::edge_list edges;
+    edges.reserve(4);
+    auto to = [&](const Tensor &t) {
+        if (t.requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(t));
+        else edges.emplace_back();
+    };
+    to(*x);
+    if (adds()) to(*residual);
+    to(*weight);
+    to(*bias);
+    auto node = c10::make_intrusive<RowsNode>(std::move(edges), *this);
     torch::autograd::set_history(y, node);
-    if (adds()) torch::autograd::set_history(total, node);
-    node->x = SavedVariable(adds() ? total : *x, adds());
-    if (weight->defined()) node->weight = SavedVariable(*weight, false);
-    if (bias->requires_grad()) node->bias = SavedVariable(*bias, false);
-    node->stats = std::move(stats);
-    node->adds = adds();
-    node->dims = dims;
-    node->kind = kind;
-    node->eps = eps;
-    node->x_type = x->scalar_type();
-    node->residual_type = adds() ? residual->scalar_type() : node->x_type;
+    if (!adds()) return;
+    torch::autograd::set_history(total, node);
+    node->x = SavedVariable(total, true); // it is an output of this very node
 }
 
 [[noreturn]] inline void raise_from_python() {
