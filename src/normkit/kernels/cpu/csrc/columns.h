@@ -9,56 +9,68 @@ NK_INLINE int valid_rows(const Groups &job, const Piece &p, int64_t row, int64_t
     return m;
 }
 
-// Columns two pairs at a time, whose sums over the rows of a block stay in registers: body(at, pairs, j).
+// Sums of a block of rows, one for each column, in the order of T's registers; the rim has a place of its own.
+template <class T> struct Sums {
+    Compute<T> values[TILE + PAIR<T>];
+    NK_INLINE void natural(const Walk<T> &walk, Compute<T> *to) const {
+        for (int64_t j = 0; j < walk.full; j += PAIR<T>) put_wide<T>(to + j, load2(values + j));
+        if (walk.tail) put_wide<T>(to + walk.rim, load2(values + walk.full));
+    }
+};
+// body(at, column, place of its sums)
 template <class T, class Body> NK_INLINE void columns(const Walk<T> &walk, Body body) {
-    int64_t j = 0;
-    for (; j + 2 * PAIR<T> <= walk.full; j += 2 * PAIR<T>) body(Full<T>(), std::integral_constant<int, 2>(), j);
-    for (; j < walk.full; j += PAIR<T>) body(Full<T>(), One(), j);
-    if (walk.tail) body(Rim<T>{walk}, One(), walk.rim);
+    for (int64_t j = 0; j < walk.full; j += PAIR<T>) body(Full<T>(), j, j);
+    if (walk.tail) body(Rim<T>{walk}, walk.rim, walk.full);
+}
+// A few rows at a time, so that memory is read in a few long streams and what belongs to a column is loaded once for
+// all of them: body(first, how many).
+template <int N, class Body> NK_INLINE void few_at_a_time(int64_t begin, int64_t end, Body body) {
+    int64_t r = begin;
+    for (; r + N <= end; r += N) body(r, std::integral_constant<int, N>());
+    for (; r < end; ++r) body(r, One());
 }
 
 // mean and m2 of every channel of the piece, over its rows. In a block of rows
 //
-//   origin = mean of the first eight   how far it is off the mean is at most sqrt(7) times the spread
+//   origin = mean of eight rows   how far it is off the mean of all is at most sqrt(7) times the spread
 //   d      = x - origin,  mean = origin + mean(d),  m2 = sum(d²) - sum(d)² / m
 template <class T> void column_moments(const Groups &job, const Piece &p) {
     using C = Compute<T>;
-    constexpr int64_t N = PAIR<T>;
     const int64_t J = job.shape.channels();
     const Walk<T> walk(p.width);
-    C s[TILE + N], q[TILE + N], o[TILE + N];
+    Sums<T> sum, square, origin;
+    C s[TILE + PAIR<T>], q[TILE + PAIR<T>], o[TILE + PAIR<T>];
     double seen = 0;
     for (int64_t row = p.row; row < p.last; row += BLOCK_ROWS) {
         int64_t rows[BLOCK_ROWS];
         const int m = valid_rows(job, p, row, rows), few = int(least(m, 8));
         if (!m) continue;
         const T *x = static_cast<const T *>(job.x) + p.from;
-        columns(walk, [&](auto at, auto pairs, int64_t j) NK_LAMBDA {
-            constexpr int U = pairs.value;
-            Two<Reg<T>> sum[U], square[U], origin[U];
-            auto about_origin = [&](int begin, int end, auto add) NK_LAMBDA {
-                for (int r = begin; r < end; ++r) {
-                    const T *row = x + rows[r] * J + j;
-#pragma GCC unroll 2
-                    for (int u = 0; u < U; ++u) add(u, at.load(row + u * N) - origin[u]);
-                }
-            };
-#pragma GCC unroll 2
-            for (int u = 0; u < U; ++u) sum[u] = square[u] = both(C(0)), origin[u] = at.load(x + rows[0] * J + j + u * N);
-            about_origin(1, few, [&](int u, Two<Reg<T>> d) NK_LAMBDA { sum[u] = sum[u] + d; });
-#pragma GCC unroll 2
-            for (int u = 0; u < U; ++u) origin[u] = origin[u] + sum[u] * both(C(1) / few), sum[u] = both(C(0));
-            about_origin(0, m, [&](int u, Two<Reg<T>> d) NK_LAMBDA {
-                sum[u] = sum[u] + d;
-                square[u] = madd(d, d, square[u]);
-            });
-#pragma GCC unroll 2
-            for (int u = 0; u < U; ++u) {
-                put_wide<T>(s + j + u * N, sum[u]);
-                put_wide<T>(q + j + u * N, square[u]);
-                put_wide<T>(o + j + u * N, origin[u]);
-            }
+        columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
+            const Two<Reg<T>> first = at.load(x + rows[0] * J + j);
+            Two<Reg<T>> off = both(C(0));
+            for (int r = 1; r < few; ++r) off = off + (at.load(x + rows[r * m / few] * J + j) - first);
+            store2(origin.values + place, madd(off, both(C(1) / few), first));
         });
+        few_at_a_time<8>(0, m, [&](int64_t r, auto how_many) NK_LAMBDA {
+            constexpr int N = how_many.value;
+            const T *from[N];
+            for (int k = 0; k < N; ++k) from[k] = x + rows[r + k] * J;
+            columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
+                const Two<Reg<T>> shift = load2(origin.values + place);
+                Two<Reg<T>> a = both(C(0)), b = a;
+                if (r > 0) a = load2(sum.values + place), b = load2(square.values + place);
+#pragma GCC unroll 8
+                for (int k = 0; k < N; ++k) {
+                    const Two<Reg<T>> d = at.load(from[k] + j) - shift;
+                    a = a + d;
+                    b = madd(d, d, b);
+                }
+                store2(sum.values + place, a);
+                store2(square.values + place, b);
+            });
+        });
+        sum.natural(walk, s), square.natural(walk, q), origin.natural(walk, o);
         const double per = 1.0 / m;
         merge(p.width, p.a, p.b, seen, m, [&](auto at, int64_t j) NK_LAMBDA { return at(o + j) + at(s + j) * per; },
               [&](auto at, int64_t j) NK_LAMBDA { return at(q + j) - at(s + j) * at(s + j) * per; });
@@ -67,19 +79,12 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
     *p.count = seen;
 }
 
-// Rows of the piece, eight at a time, so that what belongs to a column is loaded once for all of them:
-// block(first row of all k0, how many).
-template <class Block> NK_INLINE void row_blocks(const Groups &job, const Piece &p, Block block) {
-    int64_t row = p.k0 * job.shape.r1 + p.row;
-    const int64_t last = p.k0 * job.shape.r1 + p.last;
-    for (; row + 8 <= last; row += 8) block(row, std::integral_constant<int, 8>());
-    for (; row < last; ++row) block(row, One());
-}
 // value(at, row, j, what belongs to the columns) to N rows. The rim is read before anything is written.
 template <class T, int N, class Column, class Value>
 NK_INLINE void write_rows(const Walk<T> &walk, T *to, int64_t J, Column column, Value value) {
     const Rim<T> rim{walk};
     Two<Reg<T>> last[N];
+    for (int k = 0; N == 1 && k < N; ++k) last[k] = both(Compute<T>(0)); // GCC 12 believes that it is read without
     if (walk.tail) {
         const auto c = column(walk.rim);
         for (int k = 0; k < N; ++k) last[k] = value(rim, k, walk.rim, c);
@@ -105,7 +110,7 @@ template <class T> void column_apply(const Groups &job, const Piece &piece) {
     const Walk<T> walk(piece.width);
     const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p), *q = static_cast<const C *>(piece.q);
     auto column = [&](int64_t j) NK_LAMBDA { return Coefficients<Reg<T>>{wide<T>(hi + j), wide<T>(p + j), wide<T>(q + j), {}}; };
-    row_blocks(job, piece, [&](int64_t row, auto how_many) NK_LAMBDA {
+    few_at_a_time<ODD_EVEN<T> ? 8 : 4>(base + piece.row, base + piece.last, [&](int64_t row, auto how_many) NK_LAMBDA {
         constexpr int N = how_many.value;
         const T *x = static_cast<const T *>(job.x) + row * J + piece.from;
         T *y = static_cast<T *>(job.y) + row * J + piece.from;
@@ -128,46 +133,47 @@ template <class T> void column_apply(const Groups &job, const Piece &piece) {
 // that lies along r1; and dx = dy * p, if asked for
 template <class T> void column_sums(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
-    constexpr int64_t N = PAIR<T>;
     const int64_t J = job.shape.channels(), width = piece.width, base = piece.k0 * job.shape.r1;
     const Walk<T> walk(width);
     const T *x = static_cast<const T *>(job.x) + piece.from, *dy = static_cast<const T *>(job.dy) + piece.from;
     T *dx = static_cast<T *>(job.y) + piece.from;
     const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p);
-    C a[TILE + N], b[TILE + N];
+    Sums<T> sum_a, sum_b;
+    C a[TILE + PAIR<T>], b[TILE + PAIR<T>];
     for (int64_t row = piece.row; row < piece.last; row += BLOCK_ROWS) {
         int64_t rows[BLOCK_ROWS];
         const int m = valid_rows(job, piece, row, rows);
-        C w[BLOCK_ROWS];
-        for (int r = 0; job.row_weight && r < m; ++r) w[r] = C(job.row_weight[rows[r] - base]);
         auto block = [&](auto weighted, auto writes) NK_LAMBDA {
-            columns(walk, [&](auto at, auto pairs, int64_t j) NK_LAMBDA {
-                constexpr int U = pairs.value;
-                Two<Reg<T>> aj[U], bj[U], h[U], pj[U];
-#pragma GCC unroll 2
-                for (int u = 0; u < U; ++u) {
-                    aj[u] = bj[u] = both(C(0));
-                    h[u] = wide<T>(hi + j + u * N);
-                    if (writes.value) pj[u] = wide<T>(p + j + u * N);
+            few_at_a_time<4>(0, m, [&](int64_t r, auto how_many) NK_LAMBDA {
+                constexpr int N = how_many.value;
+                int64_t from[N];
+                Two<Reg<T>> w[N];
+                for (int k = 0; k < N; ++k) {
+                    from[k] = rows[r + k] * J;
+                    if (weighted.value) w[k] = both(C(job.row_weight[rows[r + k] - base]));
                 }
-                for (int r = 0; r < m; ++r) {
-                    const int64_t from = rows[r] * J + j;
-#pragma GCC unroll 2
-                    for (int u = 0; u < U; ++u) {
-                        Two<Reg<T>> g = at.load(dy + from + u * N);
-                        if (writes.value) at.store(dx + from + u * N, g * pj[u]);
-                        if (weighted.value) g = g * both(w[r]);
-                        aj[u] = aj[u] + g;
-                        bj[u] = madd(g, at.load(x + from + u * N) - h[u], bj[u]);
+                columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
+                    const Two<Reg<T>> h = wide<T>(hi + j), pj = wide<T>(p + j);
+                    Two<Reg<T>> aj = both(C(0)), bj = aj;
+                    if (r > 0) aj = load2(sum_a.values + place), bj = load2(sum_b.values + place);
+#pragma GCC unroll 4
+                    for (int k = 0; k < N; ++k) {
+                        Two<Reg<T>> g = at.load(dy + from[k] + j);
+                        if (writes.value) at.store(dx + from[k] + j, g * pj);
+                        if (weighted.value) g = g * w[k];
+                        aj = aj + g;
+                        bj = madd(g, at.load(x + from[k] + j) - h, bj);
                     }
-                }
-#pragma GCC unroll 2
-                for (int u = 0; u < U; ++u) put_wide<T>(a + j + u * N, aj[u]), put_wide<T>(b + j + u * N, bj[u]);
+                    store2(sum_a.values + place, aj);
+                    store2(sum_b.values + place, bj);
+                });
             });
         };
         if (piece.write) block(std::false_type(), std::true_type());
         else if (job.row_weight) block(std::true_type(), std::false_type());
         else block(std::false_type(), std::false_type());
+        if (m) sum_a.natural(walk, a), sum_b.natural(walk, b);
+        else __builtin_memset(a, 0, width * sizeof(C)), __builtin_memset(b, 0, width * sizeof(C));
         const bool fresh = row == piece.row;
         in_lanes(width, [&](auto at, int64_t j) NK_LAMBDA {
             at(piece.a + j, fresh ? at(a + j) : at(piece.a + j) + at(a + j));
@@ -186,7 +192,7 @@ template <class T> void column_gradient(const Groups &job, const Piece &piece) {
     const Walk<T> walk(piece.width);
     const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p), *q = static_cast<const C *>(piece.q),
             *t = static_cast<const C *>(piece.t), *s = static_cast<const C *>(piece.s);
-    row_blocks(job, piece, [&](int64_t row, auto how_many) NK_LAMBDA {
+    few_at_a_time<4>(base + piece.row, base + piece.last, [&](int64_t row, auto how_many) NK_LAMBDA {
         constexpr int N = how_many.value;
         const T *x = static_cast<const T *>(job.x) + row * J + piece.from, *dy = static_cast<const T *>(job.dy) + row * J + piece.from;
         T *dx = static_cast<T *>(job.y) + row * J + piece.from;

@@ -162,15 +162,15 @@ NK_INLINE void totals(vf a, vf b, vf c, vf d, double *to) {
 #endif
 }
 
+constexpr int64_t SHORT = 512; // spans up to here are done four at a time
+
 // K sums of each of S spans: body(at, span, j, sums, sums too). S is 4 for short spans, so that the lanes of four
 // registers are added up at once, and 1 for long ones. Registers add up 64 numbers a lane, from there on in double.
 template <class T, int S, int K, class Body> NK_INLINE void add_spans(const Walk<T> &walk, double (&sums)[K][S], Body body) {
     static_assert(S == 1 || S == 4, "");
-    constexpr int64_t N = PAIR<T>, block = S == 1 ? 128 * N : 32 * N;
-    for (int k = 0; k < K; ++k)
-        for (int s = 0; s < S; ++s) sums[k][s] = 0;
+    constexpr int64_t N = PAIR<T>, block = 128 * N;
     for (int64_t from = 0; from < walk.n; from += block) {
-        const int64_t to = least(from + block, walk.full);
+        const int64_t to = S == 4 ? walk.full : least(from + block, walk.full);
         Reg<T> acc[4][K];
 #pragma GCC unroll 4
         for (int s = 0; s < 4; ++s)
@@ -185,19 +185,19 @@ template <class T, int S, int K, class Body> NK_INLINE void add_spans(const Walk
         for (; j < to; j += N)
 #pragma GCC unroll 4
             for (int s = 0; s < S; ++s) body(Full<T>(), s, j, acc[s], acc[S == 1 ? 1 : s]);
-        if (walk.tail && from + block >= walk.n)
+        if (walk.tail && (S == 4 || from + block >= walk.n))
 #pragma GCC unroll 4
             for (int s = 0; s < S; ++s) body(Rim<T>{walk}, s, walk.rim, acc[s], acc[S == 1 ? 1 : s]);
 #pragma GCC unroll 2
         for (int k = 0; k < K; ++k) {
-            if constexpr (S == 1) {
-                sums[k][0] += total((acc[0][k] + acc[1][k]) + (acc[2][k] + acc[3][k]));
+            if constexpr (S == 4) {
+                totals(acc[0][k], acc[1][k], acc[2][k], acc[3][k], sums[k]);
             } else {
-                double four[4];
-                totals(acc[0][k], acc[1][k], acc[2][k], acc[3][k], four);
-                for (int s = 0; s < S; ++s) sums[k][s] += four[s];
+                const double sum = total((acc[0][k] + acc[1][k]) + (acc[2][k] + acc[3][k]));
+                sums[k][0] = from == 0 ? sum : sums[k][0] + sum;
             }
         }
+        if (S == 4) return;
     }
 }
 

@@ -1,7 +1,5 @@
 // Passes over spans: `i` neighbouring numbers of one channel (i > 1). Included inside namespace normkit::NK_ISA.
 
-constexpr int64_t SHORT = 512; // spans up to here are done four at a time
-
 // body(how many, first channel) for the spans of one row of a piece.
 template <class Body> NK_INLINE void each_span(const Groups &job, const Piece &p, Body body) {
     int64_t c = 0;
@@ -31,23 +29,33 @@ template <class T, int S>
 NK_INLINE void look_at_spans(const Walk<T> &walk, const T *x, const bool *mask, int64_t count, double *mean, double *m2) {
     using C = Compute<T>;
     const int64_t n = walk.n;
+    const double per = 1.0 / count;
     C shift[S];
-    for (int s = 0; s < S; ++s) { // a power of two of them: the mean of equal numbers is exact
-        const T *own = x + s * n;
-        if (mask) {
-            const int64_t few = power_of_two(least(count, 8));
+    if (mask) { // a power of two of them: the mean of equal numbers is exact
+        const int64_t few = power_of_two(least(count, 8));
+        for (int s = 0; s < S; ++s) {
             double sum = 0;
             for (int64_t j = 0, seen = 0; seen < few; ++j)
-                if (mask[j]) sum += widen(own[j]), ++seen;
+                if (mask[j]) sum += widen(x[s * n + j]), ++seen;
             shift[s] = C(sum / few);
-        } else {
-            const int64_t few = walk.whole ? PAIR<T> : power_of_two(n);
-            const Two<Reg<T>> v = (walk.whole ? load2(own) : load_short(own, few)) * both(C(1) / C(few));
-            shift[s] = C(total(v.a + v.b));
         }
+    } else {
+        const int64_t few = walk.whole ? PAIR<T> : power_of_two(n);
+        const C part = C(1) / C(few);
+        Reg<T> first[4];
+        double sums[4];
+#pragma GCC unroll 4
+        for (int s = 0; s < 4; ++s) {
+            const T *own = x + (s < S ? s : 0) * n;
+            const Two<Reg<T>> v = walk.whole ? load2(own) : load_short(own, few);
+            first[s] = v.a * part + v.b * part;
+        }
+        if (S == 4) totals(first[0], first[1], first[2], first[3], sums);
+        else sums[0] = total(first[0]);
+        for (int s = 0; s < S; ++s) shift[s] = C(sums[s]);
     }
     for (int times = 0; times < 2; ++times) {
-        double sums[2][S];
+        double sums[2][S] = {};
         auto add = [&](Two<Reg<T>> d, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
             one[0] += d.a, one[1] = madd(d.a, d.a, one[1]);
             two[0] += d.b, two[1] = madd(d.b, d.b, two[1]);
@@ -62,7 +70,7 @@ NK_INLINE void look_at_spans(const Walk<T> &walk, const T *x, const bool *mask, 
             });
         bool far = false;
         for (int s = 0; s < S; ++s) {
-            const double rest = sums[0][s] / count, square = sums[1][s] - rest * sums[0][s];
+            const double rest = sums[0][s] * per, square = sums[1][s] - rest * sums[0][s];
             mean[s] = shift[s] + rest;
             m2[s] = square < 0 ? 0 : square;
             if (times == 0 && rest * rest * count > square) shift[s] = C(shift[s] + rest), far = true;
@@ -123,26 +131,28 @@ template <class T> void span_sums(const Groups &job, const Piece &piece) {
         const T *x = static_cast<const T *>(job.x) + from, *dy = static_cast<const T *>(job.dy) + from;
         T *dx = static_cast<T *>(job.y) + from;
         const bool *mask = mask_at(job, piece, row);
-        double sums[2][S];
-        auto add = [&](auto at, int s, int64_t j, Two<Reg<T>> d, Two<Reg<T>> g, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
-            if (mask) {
-                const Two<Int<T>> valid = at.where(mask + j);
-                if (piece.write) at.store(dx + s * n + j, masked(g * both(scale[c + s]), valid));
-                d = masked(d, valid), g = masked(g, valid);
-            } else if (piece.write) {
-                at.store(dx + s * n + j, g * both(scale[c + s]));
-            }
-            d = at.keep(d), g = at.keep(g);
-            one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
-            two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+                double sums[2][S] = {};
+        auto run = [&](auto masks, auto writes) NK_LAMBDA {
+            add_spans<T, S>(walk, sums, [=](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+                Two<Reg<T>> d = at.load(x + s * n + j) - both(hi[c + s]), g = at.load(dy + s * n + j);
+                Two<Int<T>> valid;
+                if (masks.value) valid = at.where(mask + j), d = masked(d, valid);
+                if (writes.value) at.store(dx + s * n + j, masks.value ? masked(g * both(scale[c + s]), valid) : g * both(scale[c + s]));
+                if (masks.value) g = masked(g, valid);
+                d = at.keep(d), g = at.keep(g);
+                one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
+                two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+            });
         };
-        add_spans<T, S>(walk, sums, [&](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
-            add(at, s, j, at.load(x + s * n + j) - both(hi[c + s]), at.load(dy + s * n + j), one, two);
+        if (mask && piece.write) run(std::true_type(), std::true_type());
+        else if (mask) run(std::true_type(), std::false_type());
+        else if (piece.write) run(std::false_type(), std::true_type());
+        else run(std::false_type(), std::false_type());
+        const bool fresh = row == piece.row;
+        in_lanes(S, [&](auto at, int64_t s) NK_LAMBDA {
+            at(piece.a + c + s, fresh ? at(sums[0] + s) : at(piece.a + c + s) + at(sums[0] + s));
+            at(piece.b + c + s, fresh ? at(sums[1] + s) : at(piece.b + c + s) + at(sums[1] + s));
         });
-        for (int s = 0; s < S; ++s) {
-            piece.a[c + s] = (row == piece.row ? 0 : piece.a[c + s]) + sums[0][s];
-            piece.b[c + s] = (row == piece.row ? 0 : piece.b[c + s]) + sums[1][s];
-        }
     });
 }
 
