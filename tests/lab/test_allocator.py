@@ -9,8 +9,7 @@ from lab.folders import environment
 
 from normkit.lab import allocator
 
-# Page faults of a norm's fresh output of 64 MB, when the heap has settled. torch's: ours asks for large
-# pages.
+# Page faults of a fresh output of 64 MB, when the heap has settled. Of torch: ours asks for large pages.
 FAULTS = """
 import resource, torch, normkit as nk
 x = torch.randn(4096, 4096)

@@ -14,6 +14,7 @@ from lab.folders import ABOUT, OUTCOME, environment, forge
 from normkit import cli
 from normkit.errors import NormkitError, refusal
 from normkit.lab import store as module
+from normkit.lab import study
 from normkit.lab.plan import make_plan, read_toml, values
 from normkit.lab.run import Run
 from normkit.lab.store import FILE, Store
@@ -59,7 +60,13 @@ def test_a_number_that_cannot_be_gets_a_short_answer_at_once(axis, given, text):
     assert len(str(error.value)) < 1000
 
 
+def test_a_study_of_more_seeds_than_anyone_has_is_refused():
+    with pytest.raises(NormkitError, match="seeds got 100000000000"):
+        study("numerics", seeds=10**11)
+
+
 def test_ranges_are_as_before():
+    assert values("1e30", float, "noise") == (1e30,)
     assert values("1e-3:1e-1:3", float, "lr") == (0.001, 0.01, 0.1)
     assert values("2:32:5", int, "depth") == (2, 4, 8, 16, 32)
     assert len(values("1e-5:1e-1:1000", float, "lr")) > 900

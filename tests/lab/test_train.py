@@ -191,3 +191,23 @@ def test_a_batch_that_cannot_be_shared_is_refused():
 
     with pytest.raises(NormkitError, match=r"--batch-size 9"):
         Group(0, 3).check(8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(step="x"),
+        lambda state: state["model"].update({next(iter(state["model"])): torch.zeros(3)}),
+        lambda state: state.update(generator=torch.zeros(3)),
+        lambda state: state.pop("losses"),
+        lambda state: state.update(held_out=3),
+        lambda state: state.update(optimizer=None),
+    ],
+)
+def test_a_checkpoint_with_something_else_in_it_is_refused(change, tmp_path):
+    train(small(until=3), tmp_path, progress=False)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    change(state)
+    torch.save(state, tmp_path / "checkpoint.pt")
+    with pytest.raises(NormkitError, match=r"is damaged[\s\S]*expected: a checkpoint"):
+        train(small(), tmp_path, resume=True, progress=False)

@@ -147,7 +147,7 @@ def _one(value: Any, kind: type, what: str) -> Any:
         if kind is str and (not isinstance(text, str) or not text):
             raise ValueError
         found = kind(text)
-        if kind in (int, float) and not (math.isfinite(found) and abs(found) < LARGEST):
+        if (kind is float and not math.isfinite(found)) or (kind is int and abs(found) >= LARGEST):
             raise ValueError
         return found
     except (ValueError, TypeError, KeyError, OverflowError):

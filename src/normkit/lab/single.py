@@ -216,9 +216,22 @@ class _Single:
                 expected=", ".join(f"{n} {now[n]!r}" for n in differ) or "the same data",
                 fix="give the same settings, or choose another folder with --out.",
             )
+        try:
+            self._restore(training, state)
+        except NormkitError:
+            raise
+        except Exception as error:  # torch's own, of many kinds
+            raise refusal(
+                f"{path} is damaged: {str(error).partition(chr(10))[0]}.",
+                expected="a checkpoint of normkit train",
+                fix="begin anew in another folder, with --out.",
+            ) from error
+
+    def _restore(self, training: Training, state: dict[str, Any]) -> None:
         if state["step"] > self.run.last:
             raise refusal(
-                f"{path} has {state['step']} steps behind it.", expected=f"at most --steps {self.run.last}"
+                f"{self.folder / CHECKPOINT} has {state['step']} steps behind it.",
+                expected=f"at most --steps {self.run.last}",
             )
         if state["code"] != self.run.code:
             self.console.print(f"note     the checkpoint is of other code: {state['code']}")

@@ -32,6 +32,7 @@ __all__ = ["RESULTS", "StudyResult", "committed", "study", "verify"]
 
 RESULTS = Path(__file__).parent / "results"
 FOLDER = "runs/studies"
+MOST_SEEDS = 1000
 _ARM = ("task", "norm", "placement", "network", "jump", "warmup", "batch_size", "depth", "steps")
 
 
@@ -157,8 +158,8 @@ def study(
     chosen = [find_study(name) for name in names]
     if not chosen:
         raise refusal("study() got no name.", expected=f"one of {', '.join(all_studies())}")
-    if seeds is not None and (type(seeds) is not int or seeds < 1):
-        raise refusal(f"seeds got {seeds!r}.", expected="a whole number of at least 1")
+    if seeds is not None and (type(seeds) is not int or not 1 <= seeds <= MOST_SEEDS):
+        raise refusal(f"seeds got {seeds!r}.", expected=f"a whole number from 1 to {MOST_SEEDS}")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     where = engine_named(engine, workers=workers, address=address)
