@@ -272,6 +272,14 @@ def test_small_numbers_without_eps_are_enlarged():
         assert (y - true).abs().max() < 1e-5
 
 
+def test_float64_near_its_end_has_a_mean():
+    x = torch.full((3, 8), 1e308, dtype=torch.float64)
+    assert (reference.normalize(x, axes=(1,)) == 0).all()
+    x[:, :4] *= -1
+    true = torch.tensor([-1.0] * 4 + [1.0] * 4, dtype=torch.float64).expand(3, 8)
+    torch.testing.assert_close(reference.normalize(x, axes=(1,)), true)
+
+
 def test_a_sum_over_other_axes_is_contiguous():
     y, total = N.add_layer_norm(torch.randn(3, 9).t(), torch.randn(9, 3), (9,), axis=0)
     assert y.is_contiguous()

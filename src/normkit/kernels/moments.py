@@ -78,8 +78,10 @@ def moments(
         d = x * scale
         return Moments(d, 0.0, _sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
 
-    # In float64 the mean of equal numbers is that number, and a constant group gives 0.
-    first = _sum(fixed, axes, widest(x.device))
+    # In float64 the mean of equal numbers is that number, and a constant group gives 0. There is no wider
+    # dtype for the sum of float64 itself, which may overflow: it is taken of smaller numbers.
+    shrink = 2.0**-40 if x.dtype == torch.float64 else 1.0
+    first = _sum(fixed * shrink if shrink < 1 else fixed, axes, widest(x.device))
     if group is not None:  # the sum of all peaks bounds the numbers as well as the largest peak does
         parts = [
             torch.as_tensor(p, device=x.device).to(first.dtype).expand_as(first) for p in (count, first, peak)
@@ -87,7 +89,7 @@ def moments(
         count, first, peak = all_reduce_sum(torch.stack(parts), group).unbind()
         count = count.to(x.dtype)  # float64 would spread to everything that is divided by it
     n = _at_least_1(count)
-    shift, scale = (first / n).to(x.dtype), _scale(peak, x.dtype, eps)
+    shift, scale = (first / n / shrink).to(x.dtype), _scale(peak, x.dtype, eps)
     d = valid(x * scale - shift * scale, mask)
     sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
     if group is not None:
