@@ -92,6 +92,9 @@ aarch64: $(READY) ## check that the kernels compile for 64-bit ARM
 			-isystem $$torch/include -isystem $$python -c $$source -o build/aarch64/$$(basename $$source .cpp).o; \
 	done
 
+aarch64-test: $(READY) ## run the kernels' tests on 64-bit ARM, under qemu-user
+	@tests/kernels/aarch64.sh $(ARGS)
+
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 
