@@ -57,6 +57,7 @@ class BuildKernels(build_ext):
             super().build_extension(extension)
         except Exception as error:
             failure = str(error).replace("[Errno 2] No such file or directory:", "there is no")
+            failure = re.sub(r"(?s)^[Cc]ommand .* (returned|failed)", r"the compiler \1", failure)
             self.failures[extension.name] = failure
             instead = "operators" if extension is eager else "plain torch operations"
             print(f"normkit: {extension.name} not built ({failure}); {instead} take its place.")

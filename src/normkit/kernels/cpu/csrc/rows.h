@@ -149,7 +149,9 @@ void rows_forward(const RowsForward &job, int64_t begin, int64_t end) {
             __builtin_prefetch(next + j); // reading the next row overlaps with writing this one
             return ((at.load(s + j) - shift) - off) * rstd;
         };
-        auto scaled = [&](V v, const C *w, const C *b) NK_LAMBDA -> V { return CENTER ? madd(v, load(w), load(b)) : v * load(w); };
+        auto scaled = [&](V v, const C *w, const C *b) NK_LAMBDA -> V {
+            return CENTER ? madd(v, load(w), load(b)) : v * load(w);
+        };
         int64_t done = 0;
         if constexpr (PAIRS)
             if (pair_weight && is_ordinary) {
