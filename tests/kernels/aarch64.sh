@@ -44,7 +44,7 @@ sources="$TREE/src/normkit/kernels/cpu/csrc"
 for source in "$sources"/*.cpp; do
     echo "$CXX -std=c++17 -O2 -g0 -ffp-contract=off -fPIC -Wall -Wextra -Wno-psabi \
         -DTORCH_TARGET_VERSION=0x020a000000000000 -isystem $SITE/torch/include -isystem $ROOT/usr/include/python3.11 \
-        -isystem $ROOT/usr/include/aarch64-linux-gnu -c $source -o ${source%.cpp}.o"
+        -isystem $ROOT/usr/include -c $source -o ${source%.cpp}.o"
 done | xargs -P "$(nproc)" -I{} sh -c '{}'
 $CXX -shared -o "$TREE/src/normkit/kernels/cpu/_C.abi3.so" "$sources"/*.o -L "$SITE/torch/lib" -ltorch_cpu -lc10
 

@@ -27,7 +27,6 @@ def test_the_input_may_be_the_output(dtype, dim, kind, parameters):
         w if parameters else None,
         b if parameters and kind == "layer" else None,
         1,
-        -1,
         1e-5,
         KINDS[kind],
     )
@@ -43,7 +42,7 @@ def test_the_input_may_be_the_output(dtype, dim, kind, parameters):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_terms_of_a_sum_may_be_its_outputs(dtype, dim, into):
     x, r, w, b = call(dtype, dim)
-    given = (w, b, 1, -1, 1e-5, 1)
+    given = (w, b, 1, 1e-5, 1)
     expected = OPS.rows_add(x, r, *given)
     places = {"x": x, "r": r, "new": torch.empty_like(x)}
     y, total = (places[place] for place in into)
@@ -55,9 +54,9 @@ def test_the_terms_of_a_sum_may_be_its_outputs(dtype, dim, into):
 def test_a_wide_stream_may_be_written_over_itself():
     x, r, w, b = call(torch.bfloat16, 37)
     r = r.float()
-    expected = OPS.rows_add(x, r, w, b, 1, -1, 1e-5, 1)
+    expected = OPS.rows_add(x, r, w, b, 1, 1e-5, 1)
     y = torch.empty_like(x)
-    OPS.rows_add_out(x, r, w, b, 1, -1, 1e-5, 1, y, r)
+    OPS.rows_add_out(x, r, w, b, 1, 1e-5, 1, y, r)
     assert torch.equal(y, expected[0])
     assert torch.equal(r, expected[1])
 
@@ -68,7 +67,7 @@ def test_what_does_not_fit_into_the_cache_has_the_same_bits(dtype, kind):
     dim = 1024
     rows = 10 * 2**20 // (dim * torch.empty(0, dtype=dtype).element_size())
     x, r, w, b = call(dtype, dim, rows)
-    given = (w, b if kind == "layer" else None, 1, -1, 1e-5, KINDS[kind])
+    given = (w, b if kind == "layer" else None, 1, 1e-5, KINDS[kind])
     expected = OPS.rows(x, *given)
     out, total = torch.empty_like(x), torch.empty_like(x)
     OPS.rows_out(x, *given, out)
@@ -89,9 +88,9 @@ def test_a_refused_call_keeps_nothing():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     refused = [
-        ("rows_out", lambda big: (x, w, None, 1, -1, 1e-5, 1, big)),
-        ("rows_add_out", lambda big: (x, x, w, None, 1, -1, 1e-5, 1, big, big)),
-        ("rows", lambda big: (big, w, None, 1, -1, 1e-5, 1)),
+        ("rows_out", lambda big: (x, w, None, 1, 1e-5, 1, big)),
+        ("rows_add_out", lambda big: (x, x, w, None, 1, 1e-5, 1, big, big)),
+        ("rows", lambda big: (big, w, None, 1, 1e-5, 1)),
         ("rows_backward", lambda big: (big, x, w, w, big, big, 1, 1e-5, 1, True, True, True)),
     ]
     for _ in range(2):

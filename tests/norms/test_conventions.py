@@ -24,7 +24,7 @@ def test_rms_norm_follows_llama_and_gemma(dtype):
     # The reference divides by a root; the kernels add up in another order. In float32 that shows in the
     # last bit; a narrow output shows it where a number lies between two neighbours.
     ulps = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 0}
-    exactly = {"rtol": 2 * torch.finfo(dtype).eps if dtype == torch.float32 else 0, "atol": 0}
+    exactly = {"rtol": 3 * torch.finfo(dtype).eps if dtype == torch.float32 else 0, "atol": 0}
     torch.testing.assert_close(reference.rms_norm(x, **call, multiply="after_cast"), llama, **exactly)
     torch.testing.assert_close(reference.rms_norm(x, **call, zero_centered_weight=True), gemma, **exactly)
     for expected, options in ((llama, {"multiply": "after_cast"}), (gemma, {"zero_centered_weight": True})):
