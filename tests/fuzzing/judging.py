@@ -96,9 +96,20 @@ def _judge_meta(case: Case, verdict: Verdict) -> None:
     verdict.fail("meta", f"a {name} without memory was taken")
 
 
+def _is_left_to_the_reference(case: Case) -> bool:
+    """A mask that differs from channel to channel is one of the things that no kernel takes."""
+    mask = case.inputs.get("mask")
+    if mask is None or "axis" not in case.options or mask.ndim < case.x.ndim:
+        return mask is not None and "axis" not in case.options
+    axis = case.options["axis"]
+    return mask.shape[axis] != 1 and mask.stride(axis) != 0
+
+
 def _judge_alone(case: Case, verdict: Verdict, y: Tensor, dx: Tensor | None) -> None:
     """A sample has the same bits alone, if it lies in memory as it does in the batch."""
     batch = case.x.shape[0]
+    if _is_left_to_the_reference(case):  # where torch adds up in an order that depends on the shape
+        return
     if batch < 2 or not case.x.numel() or case.x.stride(0) < max(case.x.stride()):
         return
     for sample in {0, batch - 1}:

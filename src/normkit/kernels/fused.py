@@ -38,11 +38,9 @@ def plan_call(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
         return "it adds over the last axes only"
     if _rounding(x, call):
         return "multiply='after_cast' is done over neighbours in memory only"
-    mask = call.get("mask")
-    if mask is not None:
-        channels = (call["axis"],) if op == "group_norm" else found.channels
-        if any(mask.shape[a] != 1 and mask.stride(a) != 0 for a in channels):
-            return "its mask differs from channel to channel"
+    mask = _split_mask(op, x, call)
+    if mask is not None and any(mask.shape[a] != 1 and mask.stride(a) != 0 for a in found.channels):
+        return "its mask differs from channel to channel"
     return found
 
 
@@ -228,17 +226,24 @@ def _group_parameter(
 
 def _flat_mask(op: str, x: Tensor, call: dict[str, Any], plan: GroupPlan) -> Tensor | None:
     """One value for each place that all channels share, as they lie in memory."""
-    mask = call.get("mask")
+    mask = _split_mask(op, x, call)
     if mask is None or x.numel() == 0:
         return None
-    mask = mask.expand(x.shape)
-    channels: Sequence[int] = plan.channels
-    if op == "group_norm":  # whose plan counts the axis of the channels twice
-        axis = call["axis"]
-        mask, channels = mask.narrow(axis, 0, 1).unsqueeze(axis), ()
-    for axis in channels:
+    for axis in plan.channels:
         mask = mask.narrow(axis, 0, 1)
     return mask.permute(plan.order or tuple(range(mask.ndim))).contiguous()
+
+
+def _split_mask(op: str, x: Tensor, call: dict[str, Any]) -> Tensor | None:
+    """A mask with the axes of a plan: those of x, of which GroupNorm counts that of the channels twice."""
+    mask: Tensor | None = call.get("mask")
+    if mask is None:
+        return None
+    mask = mask.expand(x.shape)
+    if op != "group_norm":
+        return mask
+    axis, num_groups = call["axis"], call["num_groups"]
+    return mask.unflatten(axis, (num_groups, x.shape[axis] // num_groups))
 
 
 def _lies_as(out: Tensor, x: Tensor) -> bool:
