@@ -28,8 +28,10 @@ from fuzzing.verdict import Verdict, same_bits
 # The promise for a spread of 1: of float32 at any mean; float64 is computed in itself, with a mean of its own
 # precision.
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
-# A few roundings of the dtype that is computed in, of numbers that are not small.
-ROUND = {dtype: 4 * torch.finfo(dtype).eps for dtype in EXACT}
+LARGEST = 1e-10  # of float64 near its end
+# A few roundings of the dtype that is computed in, of numbers that are not small. float32 has some of them in
+# float64: the mean, 1 / std, their products with the parameters.
+ROUND = {torch.float32: 4 * torch.finfo(torch.float32).eps, torch.float64: 8 * torch.finfo(torch.float64).eps}
 
 
 class Truth:
@@ -64,14 +66,23 @@ class Truth:
                 far = np.abs(self.found.mean) / np.sqrt(self.found.var)
             far = np.where(np.isfinite(far), far, 0)
             self.exact += float(self.round * far.max(initial=0))
+            if np.abs(np.nan_to_num(exact(self.total))).max(initial=0) > 1e290:
+                self.exact += LARGEST  # scaled, and added up one number after the other
         # 0 / 0 is nothing to be judged by; a group with NaN or inf has no derivative.
         self.defined = np.broadcast_to(~(self.found.std == 0), self.found.y.shape)
         bad = ~np.isfinite(np.where(self.found.real, self.how.gather(exact(self.total)), 0)).all(
             1, keepdims=True
         )
-        self.sound = self.defined & (~bad | (self.given is not None))
+        self.sound = self.defined & (~bad | (self.given is not None)) & ~self._is_lost()
         # after_cast rounds x_hat to the input's dtype, and its gradient, too
         self.step = torch.finfo(x.dtype).eps if case.options.get("multiply") == "after_cast" else 0.0
+
+    def _is_lost(self) -> Array:
+        """Equal numbers so large that eps is nothing beside one step of theirs: there is no dx to see."""
+        rows = np.abs(np.where(self.found.real, self.how.gather(exact(self.total)), 0))
+        step = float(torch.finfo(self.wide).eps) * rows.max(1, keepdims=True, initial=0)
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(self.found.std < 1e-10 * step, self.found.y.shape)
 
     def _gain(self) -> Array | None:
         weight = self.case.inputs.get("weight")
@@ -139,7 +150,12 @@ class Truth:
                 with np.errstate(all="ignore"):
                     truth, bound = (how.sum_along(np.broadcast_to(r, f.y.shape), shape) for r in (rows, off))
                     # a sum whose parts overflow may be anything
-                    parts = how.sum_along(np.abs(rows) + (np.abs(f.x_hat) if name == "weight" else 0), shape)
+                    size = (
+                        np.abs(rows) * np.maximum(f.std, 1) + np.abs(f.x_hat)
+                        if name == "weight"
+                        else np.abs(rows)
+                    )
+                    parts = how.sum_along(np.broadcast_to(size, f.y.shape), shape)
                     judged = ~(parts > torch.finfo(self.wide).max)
                 if name == "weight":
                     judged &= how.sum_along(~self.defined, shape) == 0

@@ -104,6 +104,4 @@ def test_sums_over_any_number_of_rows_are_complete(rows):
     weight = torch.ones(3, dtype=torch.float64)
     _, dw, db = OPS.rows_backward(dy, x, weight, weight, stats, None, 1, 1e-5, 1, False, True, True)
     torch.testing.assert_close(db, dy.sum(0), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(
-        dw, (dy * OPS.rows(x, None, None, 1, 1e-5, 1)).sum(0), rtol=1e-9, atol=1e-9
-    )
+    torch.testing.assert_close(dw, (dy * OPS.rows(x, None, None, 1, 1e-5, 1)).sum(0), rtol=1e-9, atol=1e-9)

@@ -1,10 +1,12 @@
-"""Our linear layer is torch's, on any number of rows."""
+"""torch's linear layers, on any number of rows, faster on a few."""
 
 import pytest
 import torch
 from torch import nn
 
-from normkit.transformer import linear
+import normkit as nk
+from normkit.kernels import operators
+from normkit.transformer.linear import project
 
 UNIT = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
@@ -35,19 +37,37 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_a_few_rows_without_a_gradient_take_the_kernel(monkeypatch):
     calls = []
-    real = linear.library.raw
-    monkeypatch.setattr(linear.library, "raw", lambda name: calls.append(name) or real(name))
-    layer, x = linear.Linear(8, 3), torch.randn(2, 1, 8)
-    torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+    real = operators.raw
+    monkeypatch.setattr(operators, "raw", lambda name: calls.append(name) or real(name))
+    layer, x = nn.Linear(8, 3), torch.randn(2, 1, 8)
+    torch.testing.assert_close(project(layer, x), layer(x))
     assert calls == []  # a gradient may be wanted
     with torch.no_grad():
-        torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+        torch.testing.assert_close(project(layer, x), layer(x))
         assert calls == ["linear"]
         for other in (torch.randn(99, 8), torch.randn(8, 2).T, torch.randn(0, 8)):
-            torch.testing.assert_close(layer(other), nn.functional.linear(other, layer.weight, layer.bias))
+            torch.testing.assert_close(project(layer, other), layer(other))
         with torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
+            assert project(layer, x).dtype == torch.bfloat16
         with pytest.raises(RuntimeError):
-            layer(torch.randn(2, 7))
+            project(layer, torch.randn(2, 7))
+        layer.register_forward_hook(lambda module, args, y: y + 1)
+        torch.testing.assert_close(project(layer, x), layer(x))
     assert calls == ["linear"]
-    assert isinstance(layer, nn.Linear)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch deprecates its own quantisation
+def test_quantisation_finds_the_linear_layers():
+    torch.manual_seed(0)
+    model = nk.LanguageModel(vocab=32, dim=32, depth=2, heads=4).eval()
+    ids = torch.randint(32, (1, 8))
+    expected = model(ids)
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+    kinds = [type(m).__module__ for m in quantised.modules() if type(m).__name__ == "Linear"]
+    assert len(kinds) >= 8
+    assert all("quantized" in kind for kind in kinds)
+    got = quantised(ids)
+    assert 0 < (got - expected).abs().max() < 0.2 * expected.abs().max()
+    translator = nk.Seq2Seq(vocab=32, dim=32, depth=1, heads=4).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(translator, {nn.Linear}, torch.qint8)
+    torch.testing.assert_close(quantised(ids, ids), translator(ids, ids), rtol=0.2, atol=0.2)

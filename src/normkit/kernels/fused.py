@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ __all__ = ["DTYPES", "plan_call", "run"]
 
 DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 _ROUND = {torch.bfloat16: ROUND_BF16, torch.float16: ROUND_F16}
-Grouping = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]  # arguments of `plan`
+Axes = tuple[int, ...]
+Grouping = tuple[Axes, Axes, Axes, Axes, bool]  # the arguments of `plan`
 
 
 def plan_call(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:

@@ -50,7 +50,7 @@ class Moments(NamedTuple):
         return torch.as_tensor(self.shift + self.mean / self.scale)
 
     def unbiased_var(self) -> Tensor:
-        return self.var / self.scale / self.scale * self.n / _at_least_1(self.n - 1)
+        return self.var / self.scale / self.scale * (self.n / _at_least_1(self.n - 1))
 
 
 def moments(
@@ -76,7 +76,7 @@ def moments(
     if not center:
         scale = _scale(peak, x.dtype, eps)
         d = x * scale
-        return Moments(d, 0.0, _sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
+        return Moments(d, 0.0, _accurate_sum(d * d, axes) / _at_least_1(count), 0.0, scale, count)
 
     # In float64 the mean of equal numbers is that number, and a constant group gives 0. There is no wider
     # dtype for the sum of float64 itself, which may overflow: it is taken of smaller numbers.
@@ -91,7 +91,7 @@ def moments(
     n = _at_least_1(count)
     shift, scale = (first / n / shrink).to(x.dtype), _scale(peak, x.dtype, eps)
     d = valid(x * scale - shift * scale, mask)
-    sums: Sequence[Tensor] = [_sum(d, axes), _sum(d * d, axes)]
+    sums: Sequence[Tensor] = [_accurate_sum(d, axes), _accurate_sum(d * d, axes)]
     if group is not None:
         sums = all_reduce_sum(torch.stack(list(sums)), group).unbind()
     mean = sums[0] / n
@@ -114,6 +114,13 @@ def widest(device: torch.device) -> torch.dtype:
 
 def _sum(x: Tensor, axes: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
     return x.sum(list(axes), keepdim=True, dtype=dtype) if axes else x.to(dtype or x.dtype)
+
+
+def _accurate_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """On a CPU torch adds up strided numbers one after the other, which costs float32 its last digits."""
+    if not x.is_cpu or x.is_complex():
+        return _sum(x, axes)
+    return _sum(x, axes, widest(x.device)).to(x.dtype)
 
 
 def _peak(x: Tensor, axes: Sequence[int]) -> Tensor:
