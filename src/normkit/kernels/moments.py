@@ -50,7 +50,10 @@ class Moments(NamedTuple):
         return torch.as_tensor(self.shift + self.mean / self.scale)
 
     def unbiased_var(self) -> Tensor:
-        return self.var / self.scale / self.scale * (self.n / _at_least_1(self.n - 1))
+        """In the widest dtype: what it is averaged into may hold more than the dtype of the input does."""
+        wide = widest(self.var.device)
+        n = self.n.to(wide) if isinstance(self.n, Tensor) else self.n
+        return self.var.to(wide) / self.scale / self.scale * (n / _at_least_1(n - 1))
 
 
 def moments(
