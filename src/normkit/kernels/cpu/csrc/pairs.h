@@ -118,9 +118,11 @@ template <class T> struct Full {
     NK_INLINE void store(T *p, Two<Reg<T>> v) const { store2(p, v); }
     NK_INLINE Two<Reg<T>> keep(Two<Reg<T>> v) const { return v; }
     NK_INLINE Two<Int<T>> where(const bool *p) const { return where2<T>(p); }
+    NK_INLINE int64_t place(int64_t j) const { return j; } // see InOrder
 };
 template <class T> struct Rim {
     const Walk<T> &walk;
+    NK_INLINE int64_t place(int64_t) const { return walk.full; }
     NK_INLINE Two<Reg<T>> load(const T *p) const { return walk.whole ? load2(p) : load_short(p, walk.n); }
     NK_INLINE void store(T *p, Two<Reg<T>> v) const {
         if (walk.whole) store2(p, v);
