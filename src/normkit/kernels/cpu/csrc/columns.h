@@ -18,7 +18,8 @@ template <class T, class Body> NK_INLINE void columns(const Walk<T> &walk, Body 
 template <class T> struct InOrder {
     Compute<T> values[TILE + PAIR<T>];
     InOrder() = default;
-    NK_INLINE InOrder(const Walk<T> &walk, const void *from) {
+    NK_INLINE InOrder(const Walk<T> &walk, const void *from) { take(walk, from); }
+    NK_INLINE void take(const Walk<T> &walk, const void *from) {
         const Compute<T> *own = static_cast<const Compute<T> *>(from);
         columns(walk, [&](auto at, int64_t j) NK_LAMBDA { put(at, j, wide<T>(own + j)); });
     }
@@ -175,9 +176,9 @@ template <class T> void column_gradient(const Groups &job, const Piece &piece) {
     const bool full = piece.t, weighted = job.row_weight;
     const InOrder<T> p(walk, piece.p);
     InOrder<T> hi, q, t, s;
-    if (full || weighted) hi = InOrder<T>(walk, piece.hi);
-    if (full) q = InOrder<T>(walk, piece.q), t = InOrder<T>(walk, piece.t);
-    if (weighted) s = InOrder<T>(walk, piece.s);
+    if (full || weighted) hi.take(walk, piece.hi);
+    if (full) q.take(walk, piece.q), t.take(walk, piece.t);
+    if (weighted) s.take(walk, piece.s);
     for (int64_t row = base + piece.row; row < base + piece.last; ++row) {
         const T *x = static_cast<const T *>(job.x) + row * J + piece.from, *dy = static_cast<const T *>(job.dy) + row * J + piece.from;
         T *dx = static_cast<T *>(job.y) + row * J + piece.from;
