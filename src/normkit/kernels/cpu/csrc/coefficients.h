@@ -67,23 +67,23 @@ template <class T> void channel_slopes(const Channels &c) {
         NK_INLINE void add(double v) { rest += v; }
     };
     Sum g = {vd{}, 0}, gd = {vd{}, 0};
-    auto slope = [&](auto at, int64_t k, auto mean, auto rstd, auto sum_g, auto sum_gd, auto count) NK_LAMBDA {
+    auto slope = [&](auto at, int64_t k, auto mean, auto rstd, auto sum_g, auto sum_gd, auto count, auto write) NK_LAMBDA {
         const auto steep = -rstd * rstd * rstd * sum_gd / count, lo = mean - at(hi + k);
-        at(t + k, plain(steep));
-        at(q + k, plain((c.center ? -rstd * sum_g / count : at.all(0)) - lo * steep));
+        write(plain((c.center ? -rstd * sum_g / count : at.all(0)) - lo * steep), plain(steep));
     };
     each_channel(c, [&](auto at, int64_t k, auto mean, auto rstd) NK_LAMBDA {
         const auto a = at(c.a + k), b = at(c.b + k) - (mean - at(hi + k)) * a, w = at(c.weight + k);
         if (c.dweight) at(c.dweight + k, c.fresh ? rstd * b : at(c.dweight + k) + rstd * b);
         if (c.dbias) at(c.dbias + k, c.fresh ? a : at(c.dbias + k) + a);
         if (!c.t) return;
-        if (c.r3 == 1) slope(at, k, mean, rstd, w * a, w * b, at(c.count + k));
-        else g.add(w * a), gd.add(w * b);
+        if (c.r3 > 1) g.add(w * a), gd.add(w * b);
+        else slope(at, k, mean, rstd, w * a, w * b, at(c.count + k), [&](auto level, auto steep) NK_LAMBDA { at(q + k, level), at(t + k, steep); });
     }, [&](int64_t group) NK_LAMBDA {
         if (!c.t) return;
         const double sum_g = total(g.lanes) + g.rest, sum_gd = total(gd.lanes) + gd.rest;
-        in_lanes(c.r3, [&](auto at, int64_t k) NK_LAMBDA {
-            slope(at, group * c.r3 + k, at.all(c.mean[group]), at.all(c.rstd[group]), at.all(sum_g), at.all(sum_gd), at.all(c.count[group]));
+        const int64_t from = group * c.r3;
+        slope(Lane(), from, c.mean[group], c.rstd[group], sum_g, sum_gd, c.count[group], [&](double level, double steep) NK_LAMBDA {
+            for (int64_t k = from; k < from + c.r3; ++k) q[k] = C(level), t[k] = C(steep);
         });
         g = {vd{}, 0}, gd = {vd{}, 0};
     });

@@ -9,25 +9,33 @@ NK_INLINE int valid_rows(const Groups &job, const Piece &p, int64_t row, int64_t
     return m;
 }
 
-// Sums of a block of rows, one for each column, in the order of T's registers; the rim has a place of its own.
-template <class T> struct Sums {
+// body(at, column)
+template <class T, class Body> NK_INLINE void columns(const Walk<T> &walk, Body body) {
+    for (int64_t j = 0; j < walk.full; j += PAIR<T>) body(Full<T>(), j);
+    if (walk.tail) body(Rim<T>{walk}, walk.rim);
+}
+// One number of each column, in the order of T's registers; the rim has a place of its own.
+template <class T> struct InOrder {
     Compute<T> values[TILE + PAIR<T>];
+    InOrder() = default;
+    NK_INLINE InOrder(const Walk<T> &walk, const void *from) { take(walk, from); }
+    NK_INLINE void take(const Walk<T> &walk, const void *from) {
+        const Compute<T> *own = static_cast<const Compute<T> *>(from);
+        columns(walk, [&](auto at, int64_t j) NK_LAMBDA { put(at, j, wide<T>(own + j)); });
+    }
+    template <class At> NK_INLINE Two<Reg<T>> operator()(At at, int64_t j) const { return load2(values + at.place(j)); }
+    template <class At> NK_INLINE void put(At at, int64_t j, Two<Reg<T>> v) { store2(values + at.place(j), v); }
     NK_INLINE void natural(const Walk<T> &walk, Compute<T> *to) const {
-        for (int64_t j = 0; j < walk.full; j += PAIR<T>) put_wide<T>(to + j, load2(values + j));
-        if (walk.tail) put_wide<T>(to + walk.rim, load2(values + walk.full));
+        columns(walk, [&](auto at, int64_t j) NK_LAMBDA { put_wide<T>(to + j, (*this)(at, j)); });
     }
 };
-// body(at, column, place of its sums)
-template <class T, class Body> NK_INLINE void columns(const Walk<T> &walk, Body body) {
-    for (int64_t j = 0; j < walk.full; j += PAIR<T>) body(Full<T>(), j, j);
-    if (walk.tail) body(Rim<T>{walk}, walk.rim, walk.full);
-}
-// A few rows at a time, so that memory is read in a few long streams and what belongs to a column is loaded once for
-// all of them: body(first, how many).
-template <int N, class Body> NK_INLINE void few_at_a_time(int64_t begin, int64_t end, Body body) {
+// A few rows at a time, so that sums are loaded and stored once for all of them: body(first, how many, how far ahead to
+// ask for the next ones, which no machine foresees where there are several).
+template <int N, class Body> NK_INLINE void few_at_a_time(int64_t begin, int64_t end, int64_t J, Body body) {
+    constexpr int64_t FAR = 512;
     int64_t r = begin;
-    for (; r + N <= end; r += N) body(r, std::integral_constant<int, N>());
-    for (; r < end; ++r) body(r, One());
+    for (; r + N <= end; r += N) body(r, std::integral_constant<int, N>(), N * J > FAR ? N * J : FAR);
+    for (; r < end; ++r) body(r, One(), FAR);
 }
 
 // mean and m2 of every channel of the piece, over its rows. In a block of rows
@@ -38,7 +46,7 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
     using C = Compute<T>;
     const int64_t J = job.shape.channels();
     const Walk<T> walk(p.width);
-    Sums<T> sum, square, origin;
+    InOrder<T> sum, square, origin;
     C s[TILE + PAIR<T>], q[TILE + PAIR<T>], o[TILE + PAIR<T>];
     double seen = 0;
     for (int64_t row = p.row; row < p.last; row += BLOCK_ROWS) {
@@ -46,28 +54,28 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
         const int m = valid_rows(job, p, row, rows), few = int(least(m, 8));
         if (!m) continue;
         const T *x = static_cast<const T *>(job.x) + p.from;
-        columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
+        columns(walk, [&](auto at, int64_t j) NK_LAMBDA {
             const Two<Reg<T>> first = at.load(x + rows[0] * J + j);
             Two<Reg<T>> off = both(C(0));
             for (int r = 1; r < few; ++r) off = off + (at.load(x + rows[r * m / few] * J + j) - first);
-            store2(origin.values + place, madd(off, both(C(1) / few), first));
+            origin.put(at, j, madd(off, both(C(1) / few), first));
         });
-        few_at_a_time<8>(0, m, [&](int64_t r, auto how_many) NK_LAMBDA {
+        few_at_a_time<8>(0, m, J, [&](int64_t r, auto how_many, int64_t next) NK_LAMBDA {
             constexpr int N = how_many.value;
             const T *from[N];
             for (int k = 0; k < N; ++k) from[k] = x + rows[r + k] * J;
-            columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
-                const Two<Reg<T>> shift = load2(origin.values + place);
+            columns(walk, [&](auto at, int64_t j) NK_LAMBDA {
+                const Two<Reg<T>> shift = origin(at, j);
                 Two<Reg<T>> a = both(C(0)), b = a;
-                if (r > 0) a = load2(sum.values + place), b = load2(square.values + place);
+                if (r > 0) a = sum(at, j), b = square(at, j);
 #pragma GCC unroll 8
                 for (int k = 0; k < N; ++k) {
+                    __builtin_prefetch(from[k] + next + j);
                     const Two<Reg<T>> d = at.load(from[k] + j) - shift;
                     a = a + d;
                     b = madd(d, d, b);
                 }
-                store2(sum.values + place, a);
-                store2(square.values + place, b);
+                sum.put(at, j, a), square.put(at, j, b);
             });
         });
         sum.natural(walk, s), square.natural(walk, q), origin.natural(walk, o);
@@ -79,25 +87,6 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
     *p.count = seen;
 }
 
-// value(at, row, j, what belongs to the columns) to N rows. The rim is read before anything is written.
-template <class T, int N, class Column, class Value>
-NK_INLINE void write_rows(const Walk<T> &walk, T *to, int64_t J, Column column, Value value) {
-    const Rim<T> rim{walk};
-    Two<Reg<T>> last[N];
-    for (int k = 0; N == 1 && k < N; ++k) last[k] = both(Compute<T>(0)); // GCC 12 believes that it is read without
-    if (walk.tail) {
-        const auto c = column(walk.rim);
-        for (int k = 0; k < N; ++k) last[k] = value(rim, k, walk.rim, c);
-    }
-    for (int64_t j = 0; j < walk.full; j += PAIR<T>) {
-        const auto c = column(j);
-#pragma GCC unroll 8
-        for (int k = 0; k < N; ++k) store2(to + k * J + j, value(Full<T>(), k, j, c));
-    }
-    for (int k = 0; walk.tail && k < N; ++k) rim.store(to + k * J + walk.rim, last[k]);
-}
-template <class V> struct Coefficients { Two<V> hi, p, q, t; };
-
 template <class T> NK_INLINE void clear_masked(const Groups &job, const Piece &p, int64_t row, int64_t rows, T *y) {
     for (int64_t k = 0; job.mask && k < rows; ++k)
         if (!job.mask[row + k]) __builtin_memset(y + k * job.shape.channels(), 0, p.width * sizeof(T));
@@ -108,25 +97,19 @@ template <class T> void column_apply(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
     const int64_t J = job.shape.channels(), base = piece.k0 * job.shape.r1;
     const Walk<T> walk(piece.width);
-    const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p), *q = static_cast<const C *>(piece.q);
-    auto column = [&](int64_t j) NK_LAMBDA { return Coefficients<Reg<T>>{wide<T>(hi + j), wide<T>(p + j), wide<T>(q + j), {}}; };
-    few_at_a_time<ODD_EVEN<T> ? 8 : 4>(base + piece.row, base + piece.last, [&](int64_t row, auto how_many) NK_LAMBDA {
-        constexpr int N = how_many.value;
+    const InOrder<T> hi(walk, piece.hi), p(walk, piece.p), q(walk, piece.q);
+    for (int64_t row = base + piece.row; row < base + piece.last; ++row) {
         const T *x = static_cast<const T *>(job.x) + row * J + piece.from;
         T *y = static_cast<T *>(job.y) + row * J + piece.from;
+        auto scaled = [&](auto at, int64_t j) NK_LAMBDA { return madd(at.load(x + j) - hi(at, j), p(at, j), q(at, j)); };
         if (job.row_weight) {
-            C w[N], b[N];
-            for (int k = 0; k < N; ++k) w[k] = C(job.row_weight[row + k - base]), b[k] = C(job.row_bias[row + k - base]);
-            write_rows<T, N>(walk, y, J, column, [&](auto at, int k, int64_t j, auto c) NK_LAMBDA {
-                return madd(madd(at.load(x + k * J + j) - c.hi, c.p, c.q), both(w[k]), both(b[k]));
-            });
+            const auto w = both(C(job.row_weight[row - base])), b = both(C(job.row_bias[row - base]));
+            write(walk, y, [&](auto at, int64_t j) NK_LAMBDA { return madd(scaled(at, j), w, b); });
         } else {
-            write_rows<T, N>(walk, y, J, column, [&](auto at, int k, int64_t j, auto c) NK_LAMBDA {
-                return madd(at.load(x + k * J + j) - c.hi, c.p, c.q);
-            });
+            write(walk, y, scaled);
         }
-        clear_masked(job, piece, row, N, y);
-    });
+        clear_masked(job, piece, row, 1, y);
+    }
 }
 
 // a = sum(g), b = sum(g * (x - hi)) of every channel of the piece, over its rows, where g is dy, or dy * weight if
@@ -137,14 +120,14 @@ template <class T> void column_sums(const Groups &job, const Piece &piece) {
     const Walk<T> walk(width);
     const T *x = static_cast<const T *>(job.x) + piece.from, *dy = static_cast<const T *>(job.dy) + piece.from;
     T *dx = static_cast<T *>(job.y) + piece.from;
-    const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p);
-    Sums<T> sum_a, sum_b;
+    const InOrder<T> hi(walk, piece.hi), p(walk, piece.p);
+    InOrder<T> sum_a, sum_b;
     C a[TILE + PAIR<T>], b[TILE + PAIR<T>];
     for (int64_t row = piece.row; row < piece.last; row += BLOCK_ROWS) {
         int64_t rows[BLOCK_ROWS];
         const int m = valid_rows(job, piece, row, rows);
         auto block = [&](auto weighted, auto writes) NK_LAMBDA {
-            few_at_a_time<4>(0, m, [&](int64_t r, auto how_many) NK_LAMBDA {
+            few_at_a_time<ODD_EVEN<T> ? 4 : 1>(0, m, J, [&](int64_t r, auto how_many, int64_t next) NK_LAMBDA {
                 constexpr int N = how_many.value;
                 int64_t from[N];
                 Two<Reg<T>> w[N];
@@ -152,20 +135,20 @@ template <class T> void column_sums(const Groups &job, const Piece &piece) {
                     from[k] = rows[r + k] * J;
                     if (weighted.value) w[k] = both(C(job.row_weight[rows[r + k] - base]));
                 }
-                columns(walk, [&](auto at, int64_t j, int64_t place) NK_LAMBDA {
-                    const Two<Reg<T>> h = wide<T>(hi + j), pj = wide<T>(p + j);
+                columns(walk, [&](auto at, int64_t j) NK_LAMBDA {
+                    const Two<Reg<T>> h = hi(at, j);
                     Two<Reg<T>> aj = both(C(0)), bj = aj;
-                    if (r > 0) aj = load2(sum_a.values + place), bj = load2(sum_b.values + place);
+                    if (r > 0) aj = sum_a(at, j), bj = sum_b(at, j);
 #pragma GCC unroll 4
                     for (int k = 0; k < N; ++k) {
+                        __builtin_prefetch(dy + from[k] + next + j), __builtin_prefetch(x + from[k] + next + j);
                         Two<Reg<T>> g = at.load(dy + from[k] + j);
-                        if (writes.value) at.store(dx + from[k] + j, g * pj);
+                        if (writes.value) at.store(dx + from[k] + j, g * p(at, j));
                         if (weighted.value) g = g * w[k];
                         aj = aj + g;
                         bj = madd(g, at.load(x + from[k] + j) - h, bj);
                     }
-                    store2(sum_a.values + place, aj);
-                    store2(sum_b.values + place, bj);
+                    sum_a.put(at, j, aj), sum_b.put(at, j, bj);
                 });
             });
         };
@@ -190,40 +173,36 @@ template <class T> void column_gradient(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
     const int64_t J = job.shape.channels(), base = piece.k0 * job.shape.r1;
     const Walk<T> walk(piece.width);
-    const C *hi = static_cast<const C *>(piece.hi), *p = static_cast<const C *>(piece.p), *q = static_cast<const C *>(piece.q),
-            *t = static_cast<const C *>(piece.t), *s = static_cast<const C *>(piece.s);
-    few_at_a_time<4>(base + piece.row, base + piece.last, [&](int64_t row, auto how_many) NK_LAMBDA {
-        constexpr int N = how_many.value;
+    const bool full = piece.t, weighted = job.row_weight;
+    const InOrder<T> p(walk, piece.p);
+    InOrder<T> hi, q, t, s;
+    if (full || weighted) hi.take(walk, piece.hi);
+    if (full) q.take(walk, piece.q), t.take(walk, piece.t);
+    if (weighted) s.take(walk, piece.s);
+    for (int64_t row = base + piece.row; row < base + piece.last; ++row) {
         const T *x = static_cast<const T *>(job.x) + row * J + piece.from, *dy = static_cast<const T *>(job.dy) + row * J + piece.from;
         T *dx = static_cast<T *>(job.y) + row * J + piece.from;
-        if (job.row_weight) {
-            for (int k = 0; k < N; ++k) {
-                const int64_t r1 = row + k - base;
-                const auto w = both(C(job.row_weight[r1]));
-                double sums[2][1] = {{0}, {0}};
-                if (!job.mask || job.mask[row + k])
-                    add_spans<T, 1>(walk, sums, [&](auto at, int, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
-                        Two<Reg<T>> g = at.load(dy + k * J + j), d = at.load(x + k * J + j) - wide<T>(hi + j);
-                        const Two<Reg<T>> rstd = wide<T>(p + j);
-                        at.store(dx + k * J + j, t ? madd(d, wide<T>(t + j), madd(g, rstd * w, wide<T>(q + j))) : g * (rstd * w));
-                        g = at.keep(g), d = at.keep(madd(d, rstd, wide<T>(s + j)));
-                        one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
-                        two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
-                    });
-                piece.row_a[r1] = sums[0][0];
-                piece.row_b[r1] = sums[1][0];
-            }
-        } else if (t) {
-            auto column = [&](int64_t j) NK_LAMBDA {
-                return Coefficients<Reg<T>>{wide<T>(hi + j), wide<T>(p + j), wide<T>(q + j), wide<T>(t + j)};
-            };
-            write_rows<T, N>(walk, dx, J, column, [&](auto at, int k, int64_t j, auto c) NK_LAMBDA {
-                return madd(at.load(x + k * J + j) - c.hi, c.t, madd(at.load(dy + k * J + j), c.p, c.q));
+        if (weighted) {
+            const auto w = both(C(job.row_weight[row - base]));
+            double sums[2][1] = {{0}, {0}};
+            if (!job.mask || job.mask[row])
+                add_spans<T, 1>(walk, sums, [&](auto at, int, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+                    Two<Reg<T>> g = at.load(dy + j), d = at.load(x + j) - hi(at, j);
+                    const Two<Reg<T>> rstd = p(at, j);
+                    at.store(dx + j, full ? madd(d, t(at, j), madd(g, rstd * w, q(at, j))) : g * (rstd * w));
+                    g = at.keep(g), d = at.keep(madd(d, rstd, s(at, j)));
+                    one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
+                    two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+                });
+            piece.row_a[row - base] = sums[0][0];
+            piece.row_b[row - base] = sums[1][0];
+        } else if (full) {
+            write(walk, dx, [&](auto at, int64_t j) NK_LAMBDA {
+                return madd(at.load(x + j) - hi(at, j), t(at, j), madd(at.load(dy + j), p(at, j), q(at, j)));
             });
         } else {
-            write_rows<T, N>(walk, dx, J, [&](int64_t j) NK_LAMBDA { return wide<T>(p + j); },
-                             [&](auto at, int k, int64_t j, auto pj) NK_LAMBDA { return at.load(dy + k * J + j) * pj; });
+            write(walk, dx, [&](auto at, int64_t j) NK_LAMBDA { return at.load(dy + j) * p(at, j); });
         }
-        clear_masked(job, piece, row, N, dx);
-    });
+        clear_masked(job, piece, row, 1, dx);
+    }
 }

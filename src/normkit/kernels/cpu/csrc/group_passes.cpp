@@ -30,15 +30,15 @@ struct Cut {
     int64_t unit;           // numbers in a slice of a set
     bool share_slices;
 
-    explicit Cut(const Shape &s) : spans(s.i > 1) {
+    Cut(const Shape &s, bool given) : spans(s.i > 1) {
         const int64_t J = s.channels();
         width = J;
         if (spans) {
             const int64_t group = s.r1 * s.r3 * s.i, several = most(1, GRAIN / 2 / group);
-            if (group <= CACHED || s.r1 == 1) width = least(J, s.r3 == 1 ? divided(several, 4) * 4 : several * s.r3);
+            if (!given && (group <= CACHED || s.r1 == 1)) width = least(J, s.r3 == 1 ? divided(several, 4) * 4 : several * s.r3);
             rows = most(most(1, divided(s.r1, SETS)), GRAIN / (width * s.i));
         } else {
-            if (s.r3 == 1 && s.r1 * 64 <= CACHED) width = least(J, least(TILE, most(64, 2 * GRAIN / s.r1 / 64 * 64)));
+            if (s.r3 == 1 && s.r1 * TILE <= CACHED) width = least(J, TILE);
             rows = divided(most(most(1, divided(s.r1, SETS)), GRAIN / width), BLOCK_ROWS) * BLOCK_ROWS;
         }
         slices = divided(J, width);
@@ -254,17 +254,17 @@ template <class Body> void each_slice(const Groups &job, const Cut &cut, const B
 
 } // namespace
 
-int64_t part_rows(const Groups &job) {
-    const Cut cut(job.shape);
+int64_t part_rows(const Groups &job, bool given) {
+    const Cut cut(job.shape, given);
     return job.row_weight ? cut.sets * cut.slices : cut.sets;
 }
 
 void run_forward(const Groups &job, bool given) {
-    each_slice(job, Cut(job.shape), [&](const Slice &slice, int64_t, int64_t, bool) { slice.forward(given); });
+    each_slice(job, Cut(job.shape, given), [&](const Slice &slice, int64_t, int64_t, bool) { slice.forward(given); });
 }
 
 void run_backward(const Groups &job, bool given, double *dweight, double *dbias) {
-    const Cut cut(job.shape);
+    const Cut cut(job.shape, given);
     each_slice(job, cut, [&](const Slice &slice, int64_t set, int64_t index, bool fresh) {
         const int64_t row = job.row_weight ? (set * cut.slices + index) * job.shape.r1 : set * job.shape.channels();
         slice.backward(given, dweight ? dweight + row : nullptr, dbias ? dbias + row : nullptr, fresh);

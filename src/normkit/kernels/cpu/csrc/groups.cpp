@@ -218,7 +218,7 @@ void groups_backward(StableIValue *stack, uint64_t, uint64_t) {
     Tensor dx = alike(call.x, job.type);
     job.y = dx.data();
     const bool empty = call.x.numel() == 0;
-    const int64_t n = call.parameters(), rows = empty ? 0 : part_rows(job);
+    const int64_t n = call.parameters(), rows = empty ? 0 : part_rows(job, given);
     const Doubles dweight(needed[0] ? rows * n : 0), dbias(needed[1] ? rows * n : 0);
     if (!empty) run_backward(job, given, needed[0] ? dweight.data : nullptr, needed[1] ? dbias.data : nullptr);
     auto result = [&](bool need, const Tensor &of, const double *parts) {

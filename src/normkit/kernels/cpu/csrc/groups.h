@@ -17,7 +17,7 @@ struct Doubles {
 };
 
 // A backward leaves so many rows of sums of dweight and dbias, to be added up in their order.
-int64_t part_rows(const Groups &job);
+int64_t part_rows(const Groups &job, bool given);
 // `given`: the statistics are constants; else a forward computes them.
 void run_forward(const Groups &job, bool given);
 void run_backward(const Groups &job, bool given, double *dweight, double *dbias);

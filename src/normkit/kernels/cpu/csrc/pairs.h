@@ -118,9 +118,11 @@ template <class T> struct Full {
     NK_INLINE void store(T *p, Two<Reg<T>> v) const { store2(p, v); }
     NK_INLINE Two<Reg<T>> keep(Two<Reg<T>> v) const { return v; }
     NK_INLINE Two<Int<T>> where(const bool *p) const { return where2<T>(p); }
+    NK_INLINE int64_t place(int64_t j) const { return j; } // see InOrder
 };
 template <class T> struct Rim {
     const Walk<T> &walk;
+    NK_INLINE int64_t place(int64_t) const { return walk.full; }
     NK_INLINE Two<Reg<T>> load(const T *p) const { return walk.whole ? load2(p) : load_short(p, walk.n); }
     NK_INLINE void store(T *p, Two<Reg<T>> v) const {
         if (walk.whole) store2(p, v);
@@ -136,12 +138,14 @@ template <class T> struct Rim {
     }
 };
 
-// to[j] = value(at, j). The rim is read before anything is written: `to` may be what is read.
+// to[j] = value(at, j). The rim is read before what it shares with the last pair is written: `to` may be what is read.
 template <class T, class Value> NK_INLINE void write(const Walk<T> &walk, T *to, Value value) {
     const Rim<T> rim{walk};
+    int64_t j = 0;
+    for (; j < walk.full - PAIR<T>; j += PAIR<T>) store2(to + j, value(Full<T>(), j));
     Two<Reg<T>> last = {};
     if (walk.tail) last = value(rim, walk.rim);
-    for (int64_t j = 0; j < walk.full; j += PAIR<T>) store2(to + j, value(Full<T>(), j));
+    if (walk.whole) store2(to + j, value(Full<T>(), j));
     if (walk.tail) rim.store(to + walk.rim, last);
 }
 
@@ -164,36 +168,37 @@ NK_INLINE void totals(vf a, vf b, vf c, vf d, double *to) {
 
 constexpr int64_t SHORT = 512; // spans up to here are done four at a time
 
-// K sums of each of S spans: body(at, span, j, sums, sums too). S is 4 for short spans, so that the lanes of four
-// registers are added up at once, and 1 for long ones. Registers add up 64 numbers a lane, from there on in double.
+// K sums of each of S spans: body(at, span, j, sums, sums too). One span after the other, as they lie in memory; S is
+// 4 for short ones, so that the lanes of four registers are added up at once. Registers add up 64 numbers a lane, from
+// there on in double.
 template <class T, int S, int K, class Body> NK_INLINE void add_spans(const Walk<T> &walk, double (&sums)[K][S], Body body) {
     static_assert(S == 1 || S == 4, "");
     constexpr int64_t N = PAIR<T>, block = 128 * N;
     for (int64_t from = 0; from < walk.n; from += block) {
         const int64_t to = S == 4 ? walk.full : least(from + block, walk.full);
-        Reg<T> acc[4][K];
+        Reg<T> done[S][K];
+        for (int s = 0; s < S; ++s) {
+            Reg<T> acc[4][K];
 #pragma GCC unroll 4
-        for (int s = 0; s < 4; ++s)
+            for (int a = 0; a < 4; ++a)
 #pragma GCC unroll 2
-            for (int k = 0; k < K; ++k) acc[s][k] = Reg<T>{};
-        int64_t j = from;
-        if constexpr (S == 1)
+                for (int k = 0; k < K; ++k) acc[a][k] = Reg<T>{};
+            int64_t j = from;
             for (; j + 2 * N <= to; j += 2 * N) {
-                body(Full<T>(), 0, j, acc[0], acc[1]);
-                body(Full<T>(), 0, j + N, acc[2], acc[3]);
+                body(Full<T>(), s, j, acc[0], acc[1]);
+                body(Full<T>(), s, j + N, acc[2], acc[3]);
             }
-        for (; j < to; j += N)
-#pragma GCC unroll 4
-            for (int s = 0; s < S; ++s) body(Full<T>(), s, j, acc[s], acc[S == 1 ? 1 : s]);
-        if (walk.tail && (S == 4 || from + block >= walk.n))
-#pragma GCC unroll 4
-            for (int s = 0; s < S; ++s) body(Rim<T>{walk}, s, walk.rim, acc[s], acc[S == 1 ? 1 : s]);
+            if (j < to) body(Full<T>(), s, j, acc[0], acc[1]);
+            if (walk.tail && (S == 4 || from + block >= walk.n)) body(Rim<T>{walk}, s, walk.rim, acc[2], acc[3]);
+#pragma GCC unroll 2
+            for (int k = 0; k < K; ++k) done[s][k] = (acc[0][k] + acc[1][k]) + (acc[2][k] + acc[3][k]);
+        }
 #pragma GCC unroll 2
         for (int k = 0; k < K; ++k) {
             if constexpr (S == 4) {
-                totals(acc[0][k], acc[1][k], acc[2][k], acc[3][k], sums[k]);
+                totals(done[0][k], done[1][k], done[2][k], done[3][k], sums[k]);
             } else {
-                const double sum = total((acc[0][k] + acc[1][k]) + (acc[2][k] + acc[3][k]));
+                const double sum = total(done[0][k]);
                 sums[k][0] = from == 0 ? sum : sums[k][0] + sum;
             }
         }

@@ -1,14 +1,15 @@
 // Passes over spans: `i` neighbouring numbers of one channel (i > 1). Included inside namespace normkit::NK_ISA.
 
 // body(how many, first channel) for the spans of one row of a piece.
-template <class Body> NK_INLINE void each_span(const Groups &job, const Piece &p, Body body) {
+template <class Body> NK_INLINE void each_span(int64_t n, int64_t width, Body body) {
     int64_t c = 0;
-    if (job.shape.i <= SHORT)
-        for (; c + 4 <= p.width; c += 4) body(Four(), c);
-    for (; c < p.width; ++c) body(One(), c);
+    if (n <= SHORT)
+        for (; c + 4 <= width; c += 4) body(Four(), c);
+    for (; c < width; ++c) body(One(), c);
 }
-NK_INLINE int64_t span_at(const Groups &job, const Piece &p, int64_t row, int64_t c) {
-    return ((p.k0 * job.shape.r1 + row) * job.shape.channels() + p.from + c) * job.shape.i;
+// Where the spans of a row of a piece begin; the next one is `i` further.
+template <class T> NK_INLINE T *spans_at(T *base, const Groups &job, const Piece &p, int64_t row) {
+    return base + ((p.k0 * job.shape.r1 + row) * job.shape.channels() + p.from) * job.shape.i;
 }
 NK_INLINE const bool *mask_at(const Groups &job, const Piece &p, int64_t row) {
     return job.mask ? job.mask + (p.k0 * job.shape.r1 + row) * job.shape.i : nullptr;
@@ -91,9 +92,9 @@ template <class T> void span_moments(const Groups &job, const Piece &p) {
             for (int64_t j = 0; j < walk.n; ++j) count += mask[j];
             if (!count) continue;
         }
-        each_span(job, p, [&](auto how_many, int64_t c) NK_LAMBDA {
-            const T *x = static_cast<const T *>(job.x) + span_at(job, p, row, c);
-            look_at_spans<T, how_many.value>(walk, x, mask, count, mean + c, m2 + c);
+        const T *x = spans_at(static_cast<const T *>(job.x), job, p, row);
+        each_span(walk.n, p.width, [&](auto how_many, int64_t c) NK_LAMBDA {
+            look_at_spans<T, how_many.value>(walk, x + c * walk.n, mask, count, mean + c, m2 + c);
         });
         merge(p.width, p.a, p.b, seen, double(count), [&](auto at, int64_t j) NK_LAMBDA { return at(mean + j); },
               [&](auto at, int64_t j) NK_LAMBDA { return at(m2 + j); });
@@ -106,14 +107,14 @@ template <class T> void span_moments(const Groups &job, const Piece &p) {
 template <class T> void span_apply(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
     const Walk<T> walk(job.shape.i);
+    const int64_t width = piece.width;
+    const C *his = static_cast<const C *>(piece.hi), *ps = static_cast<const C *>(piece.p), *qs = static_cast<const C *>(piece.q);
     for (int64_t row = piece.row; row < piece.last; ++row) {
         const bool *mask = mask_at(job, piece, row);
-        for (int64_t c = 0; c < piece.width; ++c) {
-            const int64_t from = span_at(job, piece, row, c);
-            const T *x = static_cast<const T *>(job.x) + from;
-            T *y = static_cast<T *>(job.y) + from;
-            const auto hi = both(static_cast<const C *>(piece.hi)[c]), p = both(static_cast<const C *>(piece.p)[c]),
-                       q = both(static_cast<const C *>(piece.q)[c]);
+        const T *x = spans_at(static_cast<const T *>(job.x), job, piece, row);
+        T *y = spans_at(static_cast<T *>(job.y), job, piece, row);
+        for (int64_t c = 0; c < width; ++c, x += walk.n, y += walk.n) {
+            const auto hi = both(his[c]), p = both(ps[c]), q = both(qs[c]);
             if (mask) write(walk, y, [&](auto at, int64_t j) NK_LAMBDA { return masked(madd(at.load(x + j) - hi, p, q), at.where(mask + j)); });
             else write(walk, y, [&](auto at, int64_t j) NK_LAMBDA { return madd(at.load(x + j) - hi, p, q); });
         }
@@ -125,58 +126,62 @@ template <class T> void span_sums(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
     const Walk<T> walk(job.shape.i);
     const C *hi = static_cast<const C *>(piece.hi), *scale = static_cast<const C *>(piece.p);
-    for (int64_t row = piece.row; row < piece.last; ++row) each_span(job, piece, [&](auto how_many, int64_t c) NK_LAMBDA {
-        constexpr int S = how_many.value;
-        const int64_t from = span_at(job, piece, row, c), n = walk.n;
-        const T *x = static_cast<const T *>(job.x) + from, *dy = static_cast<const T *>(job.dy) + from;
-        T *dx = static_cast<T *>(job.y) + from;
+    double *sum_a = piece.a, *sum_b = piece.b;
+    for (int64_t row = piece.row; row < piece.last; ++row) {
         const bool *mask = mask_at(job, piece, row);
-                double sums[2][S] = {};
+        const bool fresh = row == piece.row;
+        const T *xs = spans_at(static_cast<const T *>(job.x), job, piece, row), *dys = spans_at(static_cast<const T *>(job.dy), job, piece, row);
+        T *dxs = spans_at(static_cast<T *>(job.y), job, piece, row);
         auto run = [&](auto masks, auto writes) NK_LAMBDA {
-            add_spans<T, S>(walk, sums, [=](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
-                Two<Reg<T>> d = at.load(x + s * n + j) - both(hi[c + s]), g = at.load(dy + s * n + j);
-                Two<Int<T>> valid;
-                if (masks.value) valid = at.where(mask + j), d = masked(d, valid);
-                if (writes.value) at.store(dx + s * n + j, masks.value ? masked(g * both(scale[c + s]), valid) : g * both(scale[c + s]));
-                if (masks.value) g = masked(g, valid);
-                d = at.keep(d), g = at.keep(g);
-                one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
-                two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+            each_span(walk.n, piece.width, [&](auto how_many, int64_t c) NK_LAMBDA {
+                constexpr int S = how_many.value;
+                double sums[2][S] = {};
+                add_spans<T, S>(walk, sums, [&](auto at, int s, int64_t j, Reg<T> *one, Reg<T> *two) NK_LAMBDA {
+                    const int64_t from = (c + s) * walk.n + j;
+                    Two<Reg<T>> d = at.load(xs + from) - both(hi[c + s]), g = at.load(dys + from);
+                    Two<Int<T>> valid;
+                    if (masks.value) valid = at.where(mask + j), d = masked(d, valid);
+                    if (writes.value) at.store(dxs + from, masks.value ? masked(g * both(scale[c + s]), valid) : g * both(scale[c + s]));
+                    if (masks.value) g = masked(g, valid);
+                    d = at.keep(d), g = at.keep(g);
+                    one[0] += g.a, one[1] = madd(g.a, d.a, one[1]);
+                    two[0] += g.b, two[1] = madd(g.b, d.b, two[1]);
+                });
+                in_lanes(S, [&](auto at, int64_t s) NK_LAMBDA {
+                    at(sum_a + c + s, fresh ? at(sums[0] + s) : at(sum_a + c + s) + at(sums[0] + s));
+                    at(sum_b + c + s, fresh ? at(sums[1] + s) : at(sum_b + c + s) + at(sums[1] + s));
+                });
             });
         };
         if (mask && piece.write) run(std::true_type(), std::true_type());
         else if (mask) run(std::true_type(), std::false_type());
         else if (piece.write) run(std::false_type(), std::true_type());
         else run(std::false_type(), std::false_type());
-        const bool fresh = row == piece.row;
-        in_lanes(S, [&](auto at, int64_t s) NK_LAMBDA {
-            at(piece.a + c + s, fresh ? at(sums[0] + s) : at(piece.a + c + s) + at(sums[0] + s));
-            at(piece.b + c + s, fresh ? at(sums[1] + s) : at(piece.b + c + s) + at(sums[1] + s));
-        });
-    });
+    }
 }
 
 // dx = dy * p + q + (x - hi) * t; without t, dx = dy * p
 template <class T> void span_gradient(const Groups &job, const Piece &piece) {
     using C = Compute<T>;
     const Walk<T> walk(job.shape.i);
+    const int64_t width = piece.width;
+    const C *his = static_cast<const C *>(piece.hi), *ps = static_cast<const C *>(piece.p), *qs = static_cast<const C *>(piece.q),
+            *ts = static_cast<const C *>(piece.t);
     for (int64_t row = piece.row; row < piece.last; ++row) {
         const bool *mask = mask_at(job, piece, row);
-        for (int64_t c = 0; c < piece.width; ++c) {
-            const int64_t from = span_at(job, piece, row, c);
-            const T *x = static_cast<const T *>(job.x) + from, *dy = static_cast<const T *>(job.dy) + from;
-            T *dx = static_cast<T *>(job.y) + from;
-            const auto p = both(static_cast<const C *>(piece.p)[c]);
+        const T *x = spans_at(static_cast<const T *>(job.x), job, piece, row), *dy = spans_at(static_cast<const T *>(job.dy), job, piece, row);
+        T *dx = spans_at(static_cast<T *>(job.y), job, piece, row);
+        for (int64_t c = 0; c < width; ++c, x += walk.n, dy += walk.n, dx += walk.n) {
+            const auto p = both(ps[c]);
             auto finish = [&](auto value) NK_LAMBDA {
                 if (mask) write(walk, dx, [&](auto at, int64_t j) NK_LAMBDA { return masked(value(at, j), at.where(mask + j)); });
                 else write(walk, dx, value);
             };
-            if (!piece.t) {
+            if (!ts) {
                 finish([&](auto at, int64_t j) NK_LAMBDA { return at.load(dy + j) * p; });
                 continue;
             }
-            const auto hi = both(static_cast<const C *>(piece.hi)[c]), q = both(static_cast<const C *>(piece.q)[c]),
-                       t = both(static_cast<const C *>(piece.t)[c]);
+            const auto hi = both(his[c]), q = both(qs[c]), t = both(ts[c]);
             finish([&](auto at, int64_t j) NK_LAMBDA { return madd(at.load(x + j) - hi, t, madd(at.load(dy + j), p, q)); });
         }
     }
