@@ -65,7 +65,7 @@ class Truth:
             with np.errstate(all="ignore"):
                 far = np.abs(self.found.mean) / np.sqrt(self.found.var)
             far = np.where(np.isfinite(far), far, 0)
-            self.exact += float(self.round * far.max(initial=0))
+            self.exact += float(4 * self.round * far.max(initial=0))
             if np.abs(np.nan_to_num(exact(self.total))).max(initial=0) > 1e290:
                 self.exact += LARGEST  # scaled, and added up one number after the other
         # 0 / 0 is nothing to be judged by; a group with NaN or inf has no derivative.

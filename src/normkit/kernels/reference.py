@@ -74,7 +74,7 @@ def rms_norm(
         y = widen(x_hat.to(dtype)) * widen(gain)  # one rounding, as in a product of narrow numbers
         return y.to(torch.promote_types(dtype, gain.dtype))
     if weight is not None and zero_centered_weight:
-        weight = 1 + weight.to(x_hat.dtype)
+        weight = 1 + weight.to(torch.promote_types(weight.dtype, x_hat.dtype))  # a weight near -1 cancels
     return affine(x_hat, weight).to(dtype)
 
 
