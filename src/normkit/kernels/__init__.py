@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normkit.kernels import fast, operators, reference
+from normkit.kernels import fast, reference
 from normkit.kernels.admission import BACKENDS, admit, exact
 from normkit.kernels.cpu import library
 
@@ -31,15 +31,13 @@ def run(op: str, x: Tensor, call: dict[str, Any], out: Any = None) -> Any:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x weightᵀ + bias`` of a few rows, as when a model writes one token after the other.
+    """``x weightᵀ + bias``; a few rows of float32 without a gradient by a kernel of ours.
 
-    It is bound by reading the weight, which torch does with one thread. Any other call is torch's own.
+    That is how a model writes one token after the other, bound by reading the weight, which torch does with
+    one thread.
     """
-    few = 0 < x.numel() <= _FEW_ROWS * weight.shape[-1]
-    if few and not torch.is_grad_enabled() and _is_plain_linear(x, weight, bias):
-        y: Tensor = operators.operator("linear")(x, weight, bias)
-        return y
-    return torch.nn.functional.linear(x, weight, bias)
+    y: Tensor | None = None if torch.compiler.is_compiling() else fast.linear(x, weight, bias)
+    return torch.nn.functional.linear(x, weight, bias) if y is None else y
 
 
 def isa() -> str | None:
@@ -107,27 +105,6 @@ def _typical(op: str, x: Tensor) -> dict[str, Any]:
         "normalize": {"bias": None, "center": True, "mask": None, **rows},
         "rms_norm": rms,
     }[op]
-
-
-_FEW_ROWS = 8  # for more of them a matrix product is faster
-
-
-def _is_plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    return (
-        library.MISSING is None
-        and all(
-            type(t) in (Tensor, torch.nn.Parameter)
-            and t.is_cpu
-            and t.dtype == torch.float32
-            and t.is_contiguous()
-            for t in tensors
-        )
-        and x.shape[-1] == weight.shape[-1]
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not fast.is_watched()
-    )
 
 
 _SAID = {

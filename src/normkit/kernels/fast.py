@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._C import _are_functorch_transforms_active, _get_tracing_state
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 
-from normkit.kernels.cpu import eager
+from normkit.kernels.cpu import eager, library
+from normkit.kernels.operators import raw
 
-__all__ = ["RMS_OPTIONS", "add_layer_norm", "add_rms_norm", "is_watched", "layer_norm", "rms_norm"]
+__all__ = ["RMS_OPTIONS", "add_layer_norm", "add_rms_norm", "layer_norm", "linear", "rms_norm"]
 
+FEW_ROWS = 8  # for more of them a matrix product is faster
 # What an RMSNorm may ask for, as its C functions read it; what is not here is an error.
 RMS_OPTIONS = {  # (zero_centered_weight, multiply)
     (False, "before_cast"): 0,
@@ -26,20 +31,30 @@ RMS_OPTIONS = {  # (zero_centered_weight, multiply)
 }
 
 
-def is_watched() -> bool:
-    """Is there a transform, a forward-mode level or a tracer that must see every operation?"""
-    return (
-        forward_ad._current_level >= 0
-        or _are_functorch_transforms_active()
-        or _get_tracing_state() is not None
-    )
-
-
 def _declines(*call: Any) -> None:
     return None
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The same tests as in C++: a few rows are worth them without the extension, too."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    plain = all(
+        type(t) in (Tensor, Parameter) and t.is_cpu and t.dtype == torch.float32 and t.is_contiguous()
+        for t in tensors
+    )
+    watched = _len_torch_dispatch_stack() or _are_functorch_transforms_active() or _get_tracing_state()
+    forward_mode = forward_ad._current_level >= 0
+    if not plain or watched or forward_mode or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    fits = weight.ndim == 2 and x.ndim > 0 and x.shape[-1] == weight.shape[1]
+    if library.MISSING or not fits or not 0 < x.numel() <= FEW_ROWS * weight.shape[1]:
+        return None
+    y: Tensor = raw("linear")(x, weight, bias)
+    return y
 
 
 layer_norm: Any = getattr(eager.MODULE, "layer_norm", _declines)
 rms_norm: Any = getattr(eager.MODULE, "rms_norm", _declines)
 add_layer_norm: Any = getattr(eager.MODULE, "add_layer_norm", _declines)
 add_rms_norm: Any = getattr(eager.MODULE, "add_rms_norm", _declines)
+linear: Any = getattr(eager.MODULE, "linear", _linear)

@@ -15,7 +15,7 @@ def project(layer: nn.Module, x: Tensor) -> Tensor:
     The layer stays torch's own, so that what looks for ``nn.Linear`` finds it: quantisation, LoRA. One that
     has been replaced, or has hooks, is called.
     """
-    if torch.is_grad_enabled() or is_compiling() or type(layer) is not nn.Linear or _has_hooks(layer):
+    if torch.is_grad_enabled() or type(layer) is not nn.Linear or is_compiling() or _has_hooks(layer):
         y: Tensor = layer(x)
         return y
     return kernels.linear(x, layer.weight, layer.bias)

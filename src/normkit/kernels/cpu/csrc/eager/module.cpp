@@ -82,6 +82,27 @@ template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *a
     END_HANDLE_TH_ERRORS
 }
 
+// (x, weight, bias): a linear layer on a few rows without a gradient, bound by reading the weight.
+constexpr int64_t FEW_ROWS = 8; // for more of them a matrix product is faster
+PyObject *linear(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes("linear", count, 3)) return nullptr;
+    const Tensor *x, *weight, *bias;
+    if (at::GradMode::is_enabled() || !nothing_watches() || at::autocast::is_autocast_enabled(at::kCPU) ||
+        !read_tensor(args[0], x) || !read_tensor(args[1], weight) || !read_optional(args[2], bias))
+        return none();
+    for (const Tensor *t : {x, weight, bias})
+        if (t->defined() && (t->scalar_type() != at::kFloat || !t->is_contiguous())) return none();
+    if (x->dim() < 1 || weight->dim() != 2 || x->size(-1) != weight->size(1) || x->numel() == 0 ||
+        x->numel() > FEW_ROWS * weight->size(1) || (bias->defined() && (bias->dim() != 1 || bias->size(0) != weight->size(0))))
+        return none();
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::linear", "");
+    torch::jit::Stack stack{*x, *weight, value(*bias)};
+    op.callBoxed(stack);
+    return THPVariable_Wrap(std::move(stack[0]).toTensor());
+    END_HANDLE_TH_ERRORS
+}
+
 // Calls that have been looked at elsewhere: what is wrong with these is an error.
 const Tensor &some(PyObject *object, bool optional = false) {
     if (optional && object == Py_None) return NONE;
@@ -164,6 +185,7 @@ PyMethodDef methods[] = {
     {"rows_add", fast(admitted_rows<true>), METH_FASTCALL, "rows_add(x, residual, weight, bias, dims, eps, kind)"},
     {"groups", fast(admitted_groups), METH_FASTCALL,
      "groups(x, k0, r1, k2, r3, i, weight, bias, on_rows, mask, mean, var, eps, center, planned)"},
+    {"linear", fast(linear), METH_FASTCALL, "linear(x, weight, bias)"},
     {"set_backward", fast(set_backward), METH_FASTCALL, "set_backward(rows, groups): gradients of gradients"},
     {nullptr, nullptr, 0, nullptr},
 };
