@@ -12,7 +12,7 @@ import pytest
 import normkit as nk
 from normkit import cli
 from normkit.cli.info import DTYPES
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.kernels import reference
 from normkit.kernels.cpu import library
 
@@ -160,7 +160,7 @@ def test_an_unknown_flag_exits_with_2(capsys):
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
-        (refusal("That.", expected="this", fix="so"), 2, "That.\n  expected: this\n  fix: so\n"),
+        (user_error("That.", expected="this", fix="so"), 2, "That.\n  expected: this\n  fix: so\n"),
         (KeyboardInterrupt(), 130, "normkit: interrupted\n"),
     ],
 )

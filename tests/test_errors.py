@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import normkit as nk
 from normkit import functional as ours
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 x23, x234, x2345 = torch.randn(2, 3), torch.randn(2, 3, 4), torch.randn(2, 3, 4, 5)
 running = torch.zeros(3), torch.ones(3)
@@ -116,7 +116,7 @@ def test_mistakes_with_layers_say_what_to_do(call, words):
 
 
 def test_a_mistake_can_be_caught_as_torchs_and_crosses_processes():
-    error = refusal("got", expected="this", fix="that")
+    error = user_error("got", expected="this", fix="that")
     assert isinstance(error, ValueError)
     assert isinstance(error, RuntimeError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "got\n  expected: this\n  fix: that"

@@ -1,6 +1,6 @@
 """The one error that normkit raises for a caller's mistake: got, expected, fix."""
 
-__all__ = ["NormkitError", "refusal"]
+__all__ = ["NormkitError", "user_error"]
 
 
 class NormkitError(ValueError, RuntimeError):
@@ -11,7 +11,7 @@ class NormkitError(ValueError, RuntimeError):
     """
 
 
-def refusal(got: str, *, expected: str | None = None, fix: str | None = None) -> NormkitError:
+def user_error(got: str, *, expected: str | None = None, fix: str | None = None) -> NormkitError:
     """The error with its three lines. A function, because torch.compile cannot trace an __init__ of ours."""
     lines = [got]
     if expected is not None:

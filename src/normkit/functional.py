@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.kernels import fast
 from normkit.pattern import Layout, Pattern
 from normkit.torch_semantics import autocast, compute, compute_sum
@@ -234,7 +234,7 @@ def group_norm(
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
     channels = input.shape[axis]
     if num_groups < 1 or channels % num_groups != 0:
-        raise refusal(
+        raise user_error(
             f"GroupNorm got an input of shape {tuple(input.shape)} and num_groups={num_groups}.",
             expected=f"num_groups to divide the {channels} channels at axis {axis}",
             fix=f"choose one of {', '.join(str(g) for g in range(1, channels + 1) if channels % g == 0)}.",
@@ -277,7 +277,7 @@ def batch_norm(
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
     if training and momentum is None and num_batches_tracked is None:
-        raise refusal(
+        raise user_error(
             "batch_norm got momentum=None and no num_batches_tracked.",
             expected="a momentum, or the number of batches so far, for the plain average",
         )
@@ -356,7 +356,7 @@ def _placed(
     if tuple(parameter.shape) != shape or not names:
         axes = [[f.name for f in axis.factors] for axis in pattern.axes if not axis.is_ellipsis]
         fitting = [own for own in axes if pattern.parameter_shape(own, found) == parameter.shape]
-        raise refusal(
+        raise user_error(
             f"{who} got a {what} of shape {tuple(parameter.shape)}.",
             expected=f"shape {shape}, the sizes of {' '.join(names)}",
             fix=f'name the axes that it has, for example affine="{" ".join(fitting[-1])}".'
@@ -380,7 +380,7 @@ def _check_sum(who: str, x: Tensor, residual: Tensor) -> None:
     checks.floating(who, residual)
     checks.same_device(who, x, {"residual": residual})
     if x.shape != residual.shape:
-        raise refusal(
+        raise user_error(
             f"{who} got x of shape {tuple(x.shape)} and residual of shape {tuple(residual.shape)}.",
             expected="the same shape",
         )

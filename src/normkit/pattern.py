@@ -18,7 +18,7 @@ from numbers import Integral
 import torch
 
 from normkit.checks import one_of
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 
 __all__ = ["ELLIPSIS", "Axis", "Factor", "Layout", "Pattern", "describe"]
 
@@ -115,7 +115,7 @@ class Pattern:
         """Refuse a size for a name that the pattern does not have, or one that is not a whole number > 0."""
         for name, size in sizes.items():
             if name not in self.names:
-                raise refusal(
+                raise user_error(
                     f"pattern {self.text!r} got a size for {name!r}, which it does not name.",
                     expected=f"sizes for some of: {', '.join(self.names)}",
                     fix=f"rename it, or remove {name}={size!r}.",
@@ -132,7 +132,7 @@ class Pattern:
         spare = len(shape) - sum(not a.is_ellipsis for a in self.axes)
         if spare < 0 or (spare > 0 and not any(a.is_ellipsis for a in self.axes)):
             least = "at least " if any(a.is_ellipsis for a in self.axes) else ""
-            raise refusal(
+            raise user_error(
                 f"pattern {self.text!r} got an input of shape {tuple(shape)}, which has {len(shape)} axes.",
                 expected=f"{least}{len(shape) - spare} axes",
                 fix="name every axis of the input once, or write ... for the leading ones.",
@@ -193,7 +193,7 @@ class Pattern:
         return tuple(whole // product if k is None else k for k in known)
 
     def error(self, axis: Axis, got: str, *, expected: str, fix: str | None = None) -> NormkitError:
-        return refusal(_point(got, self.text, axis.start, axis.stop), expected=expected, fix=fix)
+        return user_error(_point(got, self.text, axis.start, axis.stop), expected=expected, fix=fix)
 
 
 def describe(pattern: str | Pattern, shape: Sequence[int], /, *, center: bool = True, **sizes: int) -> str:
@@ -209,7 +209,7 @@ def describe(pattern: str | Pattern, shape: Sequence[int], /, *, center: bool = 
     pattern = pattern if isinstance(pattern, Pattern) else Pattern.parse(pattern)
     pattern.check_sizes(sizes)
     if not isinstance(shape, Sequence) or any(not isinstance(s, Integral) or s < 0 for s in shape):
-        raise refusal(f"describe got {shape!r}.", expected="a shape, such as (2, 512, 7, 7) or x.shape")
+        raise user_error(f"describe got {shape!r}.", expected="a shape, such as (2, 512, 7, 7) or x.shape")
     layout = pattern.layout(shape, sizes)
     mean = "mean" if center else "root mean square"
     inside, outside = (
@@ -254,10 +254,10 @@ def _point(got: str, text: str, start: int, stop: int) -> str:
 
 def _parse(text: str) -> Pattern:
     if not isinstance(text, str):
-        raise refusal(f"a pattern is a string, got {type(text).__name__}.", fix='write it as "b l [d]".')
+        raise user_error(f"a pattern is a string, got {type(text).__name__}.", fix='write it as "b l [d]".')
 
     def fail(what: str, at: int, fix: str) -> NormkitError:
-        return refusal(_point(f"pattern {text!r}: {what}.", text, at, at + 1), fix=fix)
+        return user_error(_point(f"pattern {text!r}: {what}.", text, at, at + 1), fix=fix)
 
     axes: list[Axis] = []
     factors: list[Factor] = []  # of the parenthesis that is open
@@ -319,7 +319,7 @@ def _parse(text: str) -> Pattern:
         if at >= 0:
             raise fail(f"a {what} is never closed", at, f"add {close} after the last axis of the group.")
     if not any(f.shared for a in axes for f in a.factors):
-        raise refusal(
+        raise user_error(
             f"pattern {text!r} has no brackets.",
             expected="brackets around the axes that share one mean",
             fix=f"for example {_example(axes)!r}.",

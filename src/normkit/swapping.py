@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from normkit import norms
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.probe import MismatchError, as_rms_norm
 
 __all__ = ["SwapReport", "Swapped", "swap"]
@@ -86,7 +86,7 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
              1 x 1  BatchNorm2d -> normkit.GroupNorm
     """
     if not isinstance(model, nn.Module):
-        raise refusal(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
+        raise user_error(f"swap got {type(model).__name__}.", expected="a torch.nn.Module")
     named, unused = (None, []) if rules is None else _checked(model, rules)
     replaced: list[Swapped] = []
     left: list[Swapped] = []
@@ -173,14 +173,14 @@ def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str,
         return _label(rule), lambda: _become(module, rule)
     new = _build(rule, module) if isinstance(rule, type) else rule(module)
     if not isinstance(new, nn.Module):
-        raise refusal(
+        raise user_error(
             f"the rule for {type(module).__name__!r} returned {type(new).__name__} for {name!r}.",
             expected="a torch.nn.Module",
         )
     if new is module:
         return None
     if module is model:
-        raise refusal(
+        raise user_error(
             "the model is itself the norm to be replaced, and an object cannot replace itself.",
             fix="call the rule: model = rule(model).",
         )
@@ -213,7 +213,7 @@ def _build(target: type[nn.Module], module: nn.Module) -> nn.Module:
     missing = [n for n, p in arguments.items() if p.default is p.empty and n not in known]
     if missing:
         old = type(module).__name__
-        raise refusal(
+        raise user_error(
             f"{target.__name__} cannot be built from a {old}, which has no {', '.join(missing)}.",
             fix=f"give a function: {{{old!r}: lambda old: {_label(target)}(...)}}.",
         )
@@ -267,14 +267,14 @@ def _checked(
     model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]
 ) -> tuple[dict[str, Rule], list[str]]:
     if not isinstance(rules, Mapping):
-        raise refusal(
+        raise user_error(
             f"swap got rules of {type(rules).__name__}.", expected="a dict: class -> what to put there"
         )
     present = sorted({type(m).__name__ for m in model.modules()})
     named = {key if isinstance(key, str) else key.__name__: rule for key, rule in rules.items()}
     for name, rule in named.items():
         if isinstance(rule, nn.Module) or not callable(rule):
-            raise refusal(
+            raise user_error(
                 f"swap got {rule!r} as the rule for {name!r}.",
                 expected="a class, or a function from the old module to the new one",
                 fix=f"{{{name!r}: lambda old: ...}}",
@@ -282,7 +282,7 @@ def _checked(
     unused = [name for name in named if name not in present]
     if len(unused) == len(named):
         close = difflib.get_close_matches(unused[0], present, n=1) if unused else []
-        raise refusal(
+        raise user_error(
             f"swap got rules for {', '.join(map(repr, unused)) or 'nothing'}: the model has no such module.",
             expected=f"one of {', '.join(present)}",
             fix=f"did you mean {close[0]!r}?" if close else None,

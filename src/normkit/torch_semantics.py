@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normkit import kernels
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["autocast", "compute", "compute_sum"]
 
@@ -59,11 +59,13 @@ def compute_sum(
             total, x, channels_last=False
         )
     if not isinstance(out, tuple) or len(out) != 2:
-        raise refusal(f"out= got {type(out).__name__}.", expected="a tuple of two tensors, (normalised, sum)")
+        raise user_error(
+            f"out= got {type(out).__name__}.", expected="a tuple of two tensors, (normalised, sum)"
+        )
     _check_out(out[0], x, *_tensors(call))
     _check_out(out[1], x, *_tensors(call), dtype=torch.promote_types(x.dtype, call["residual"].dtype))
     if _overlap(*out):
-        raise refusal("out= got two tensors that share memory.", expected="one for each output")
+        raise user_error("out= got two tensors that share memory.", expected="one for each output")
     y, total = kernels.run(op, x, call, None if any(t.is_neg() for t in out) else out)
     return _copy_to_out(y, out[0]), _copy_to_out(total, out[1])
 
@@ -93,21 +95,21 @@ def _check_out(out: object, x: Tensor, *others: Tensor, dtype: torch.dtype | Non
     """``out`` must be able to hold the result, and hold nothing that is still to be read."""
     dtype = dtype or x.dtype
     if not isinstance(out, Tensor):
-        raise refusal(f"out= got {type(out).__name__}.", expected="a torch.Tensor")
+        raise user_error(f"out= got {type(out).__name__}.", expected="a torch.Tensor")
     if out.shape != x.shape or out.dtype != dtype or out.device != x.device:
-        raise refusal(
+        raise user_error(
             f"out= got a tensor of shape {tuple(out.shape)}, {out.dtype}, on {out.device}.",
             expected=f"shape {tuple(x.shape)}, {dtype}, on {x.device}",
         )
     tensors = [x, *others]
     if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise refusal(
+        raise user_error(
             "out= got an inference tensor.",
             expected="an ordinary one, outside of torch.inference_mode()",
             fix="make it outside of inference mode, or clone() it.",
         )
     if torch.is_grad_enabled() and any(t.requires_grad for t in (out, *tensors)):
-        raise refusal(
+        raise user_error(
             "out= got tensors that require a gradient.",
             expected="no gradient to record",
             fix="call it under torch.no_grad(), or leave out= away.",
@@ -115,7 +117,7 @@ def _check_out(out: object, x: Tensor, *others: Tensor, dtype: torch.dtype | Non
     for tensor in tensors:
         same = out.data_ptr() == tensor.data_ptr() and out.stride() == tensor.stride()
         if _overlap(out, tensor) and not (same and out.shape == tensor.shape):
-            raise refusal(
+            raise user_error(
                 "out= got a tensor that shares memory with an input.",
                 expected="the input itself, or memory of its own",
             )

@@ -12,7 +12,7 @@ import pytest
 from lab.folders import ABOUT, OUTCOME, environment, forge
 
 from normkit import cli
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab import store as module
 from normkit.lab import study
 from normkit.lab.plan import make_plan, read_toml, values
@@ -148,7 +148,7 @@ def fill(path):
 
 
 def without_an_index(self, path):
-    raise refusal("no index") from sqlite3.OperationalError("unable to open database file")
+    raise user_error("no index") from sqlite3.OperationalError("unable to open database file")
 
 
 def test_a_log_that_cannot_be_indexed_is_read_through_a_copy(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from normkit.cli.info import info
 from normkit.cli.report import report
 from normkit.cli.study import study
 from normkit.cli.train import train
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab.allocator import keep_memory
 
 __all__ = ["command", "main"]
@@ -33,7 +33,7 @@ class _Verbs(click.Group):
         found = super().get_command(context, name)
         if found is None and not context.resilient_parsing and not name.startswith("-"):
             close = difflib.get_close_matches(name, self.commands, n=1)
-            raise refusal(
+            raise user_error(
                 f"normkit has no command {name!r}.",
                 expected=f"one of {', '.join(sorted(self.commands))}",
                 fix=f"normkit {close[0] if close else '--help'}",

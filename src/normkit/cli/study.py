@@ -82,7 +82,7 @@ def study(
 
 def _asked() -> str:
     """What the command line asks for; an option that means nothing with it is refused."""
-    from normkit.errors import refusal
+    from normkit.errors import user_error
 
     context = click.get_current_context()
     typed = {
@@ -94,10 +94,10 @@ def _asked() -> str:
     asked = next((name for name in _TAKES if name in typed), "list")
     beside = sorted(typed - {asked, *_TAKES[asked]})
     if beside and asked == "list":
-        raise refusal("No study was named.", expected="a name, or --all", fix="normkit study lists them.")
+        raise user_error("No study was named.", expected="a name, or --all", fix="normkit study lists them.")
     if beside:
         took = [_spelt(name) for name in _TAKES[asked]]
-        raise refusal(
+        raise user_error(
             f"{_spelt(asked)} came with {', '.join(map(_spelt, beside))}.",
             expected=f"nothing, or {', '.join(took)}",
         )
@@ -110,19 +110,19 @@ def _spelt(name: str) -> str:
 
 def _writable(save: str | None, quick: bool) -> Path | None:
     """The folder for the rows, made before hours of work and not after."""
-    from normkit.errors import refusal
+    from normkit.errors import user_error
 
     if save is None:
         return None
     if quick:
-        raise refusal("--save came with --quick.", expected="a full run; a smoke run says nothing")
+        raise user_error("--save came with --quick.", expected="a full run; a smoke run says nothing")
     folder = Path(save)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".normkit").touch()
         (folder / ".normkit").unlink()
     except OSError as error:
-        raise refusal(
+        raise user_error(
             f"--save got {save}: {error.strerror}.", expected="a folder that can be written"
         ) from None
     return folder

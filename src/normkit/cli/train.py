@@ -38,7 +38,7 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
     process. Ctrl-C keeps a checkpoint; --resume goes on from it.
     """
     from normkit.cli.fields import refuse_empty, split_fields
-    from normkit.errors import refusal
+    from normkit.errors import user_error
     from normkit.lab.plan import make_plan
     from normkit.lab.single import train as train_one
 
@@ -46,7 +46,7 @@ def train(fields: tuple[str, ...], out: str, seed: int, **options: Any) -> None:
     how = {name: options.pop(name) for name in ("resume", "every", "bf16", "compile", "shard")}
     plan = make_plan({**options, "seeds": [seed], "set": split_fields(fields)})
     if len(plan.runs) != 1:
-        raise refusal(
+        raise user_error(
             f"normkit train got several values of {', '.join(plan.axes)}.",
             expected="one run",
             fix="normkit compare, for several.",

@@ -119,10 +119,13 @@ def _say_once(x: Tensor) -> None:
         return
     _SAID.add(device)
     reason = library.MISSING if device == "cpu" else f"there are none for {device}"
+    more = (
+        "`normkit info` says what to do" if device == "cpu" else "`normkit.kernels.explain(x)` says what runs"
+    )
     warnings.warn(
         f"normkit runs without kernels of its own: {reason}. torch's operators compute what they can, and "
         "round as torch does; masks, patterns and mixed dtypes take plain torch operations, which is slower. "
-        "`normkit.exact()` asks for exactness, `normkit info` says what to do.",
+        f"`normkit.exact()` asks for exactness; {more}.",
         RuntimeWarning,
         stacklevel=5,
     )

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab.analysis import Summary, row, summarise
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
@@ -45,7 +45,7 @@ class Comparison:
             try:
                 check_about(about)
             except NormkitError as error:
-                raise refusal(
+                raise user_error(
                     f"{folder}: its description cannot be used: {error}.",
                     expected="the folder of a comparison",
                     fix="start its command again: what can be read is kept. For studies: normkit study.",
@@ -62,7 +62,7 @@ class Comparison:
         """Arms from the best to the worst, ties, and the recommendation."""
         if not self.results:
             what = unreadable(self.unread) if self.unread else f"{self.folder} has no finished run yet."
-            raise refusal(what, fix="start the same command again.")
+            raise user_error(what, fix="start the same command again.")
         about = self.about
         found = summarise(self.results, list(about["axes"]), about["loss_name"], about["problem"])
         if found is None:
@@ -158,7 +158,7 @@ def needs(name: str) -> Any:
     except ImportError as error:
         extra = "ray" if name == "ray" else "lab"
         known = name in ("pandas", "plotly", "scipy", "sklearn", "ray")
-        raise refusal(
+        raise user_error(
             f"This needs {name}, which is not installed.",
             fix=f"pip install 'normkit[{extra}]'" if known else f"pip install {name}",
         ) from error

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.task import Task, rows, tensors
 from normkit.norms import SyncBatchNorm
 
@@ -53,7 +53,7 @@ class Group:
 
     def check(self, batch_size: int) -> None:
         if batch_size % self.size:
-            raise refusal(
+            raise user_error(
                 f"batch_size={batch_size} on {self.size} processes.",
                 expected="the same number of rows for each of them",
                 fix=f"--batch-size {(batch_size // self.size + 1) * self.size}",
@@ -89,7 +89,7 @@ def group(*, shard: bool = False) -> Iterator[Group]:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and "RANK" not in os.environ:
         if shard:
-            raise refusal(
+            raise user_error(
                 "--shard in a single process.",
                 expected="several, to share the model among",
                 fix="torchrun --nproc-per-node 2 -m normkit train --shard …",

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.comparison import Comparison, needs
 from normkit.lab.run import Run
 
@@ -38,7 +38,7 @@ def to_parquet(comparison: Comparison) -> Path:
     except (OSError, OverflowError, ValueError) as error:  # pyarrow's own are ValueErrors
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise refusal(f"{path} cannot be written: {_reason(error)}.", fix="--csv or --json") from error
+        raise user_error(f"{path} cannot be written: {_reason(error)}.", fix="--csv or --json") from error
     return path
 
 
@@ -64,7 +64,7 @@ def to_tensorboard(comparison: Comparison) -> Path:
                         if loss is not None:
                             writer.add_scalar(title, loss, step)
     except OSError as error:
-        raise refusal(f"{path} cannot be written: {_reason(error)}.") from error
+        raise user_error(f"{path} cannot be written: {_reason(error)}.") from error
     return path
 
 

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["OutOfTime", "check_limit", "time_limit", "too_long"]
 
@@ -21,7 +21,7 @@ def check_limit(seconds: float | None) -> float | None:
     """A number of seconds, or none."""
     fits = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (fits and 0 < seconds < math.inf):
-        raise refusal(f"limit= got {seconds!r}.", expected="a number of seconds above 0, for example 600")
+        raise user_error(f"limit= got {seconds!r}.", expected="a number of seconds above 0, for example 600")
     return seconds
 
 

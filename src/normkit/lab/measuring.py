@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.machine import Memory
 from normkit.lab.run import Run
 from normkit.lab.task import Task, rows
@@ -221,7 +221,7 @@ def _number(value: Any, what: str) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise refusal(f"{what} of the task is {value!r}.", expected="a number") from error
+        raise user_error(f"{what} of the task is {value!r}.", expected="a number") from error
 
 
 def finite(value: float | None) -> float | None:

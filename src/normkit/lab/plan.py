@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.run import Run
 from normkit.lab.task import Task, task_class
 from normkit.transformer.description import short
@@ -57,7 +57,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         checks.one_of(name, KEYS, what="a comparison's settings:")
     name = "text" if settings.get("task") is None else settings["task"]
     if not isinstance(name, str):
-        raise refusal(f"task= got {short(name)}.", expected='a name, or "package.module:Class"')
+        raise user_error(f"task= got {short(name)}.", expected='a name, or "package.module:Class"')
     cls = task_class(name)
     given = {key: value for key, value in settings.items() if value is not None}
     chosen = {**cls.defaults, **given}
@@ -67,7 +67,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     for axis, kind in NUMBERS.items():
         axes[axis] = values(chosen.get(axis, getattr(Run, axis)), kind, axis)
     if not isinstance(given.get("set", {}), Mapping):
-        raise refusal(f"set= got {short(given['set'])}.", expected="fields of the task, with their values")
+        raise user_error(f"set= got {short(given['set'])}.", expected="fields of the task, with their values")
     fields = dict(given.get("set", {}))
     if "data" in given:
         fields["data"] = given["data"]
@@ -76,7 +76,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     seeds = _seeds(chosen.get("seeds", 3))
     count = math.prod(map(len, (*axes.values(), *options.values(), seeds)))
     if count > MOST:
-        raise refusal(
+        raise user_error(
             f"The comparison has {count:,} runs.", expected=f"at most {MOST:,}: fewer values, or fewer axes"
         )
     runs = [
@@ -113,9 +113,9 @@ def values(given: Any, kind: type, what: str) -> tuple[Any, ...]:
         ranged = isinstance(part, str) and ":" in part and kind in (int, float)
         found += _range(part, kind, what) if ranged else [_one(part, kind, what)]
         if len(found) > MOST:
-            raise refusal(f"{what} got more than {MOST:,} values.", expected=f"at most {MOST:,}")
+            raise user_error(f"{what} got more than {MOST:,} values.", expected=f"at most {MOST:,}")
     if not found:
-        raise refusal(f"{what} got no value.", expected="at least one")
+        raise user_error(f"{what} got no value.", expected="at least one")
     return tuple(dict.fromkeys(found))
 
 
@@ -126,13 +126,13 @@ def _range(text: str, kind: type, what: str) -> list[Any]:
         if not (0 < low < high < math.inf and high / low < math.inf and points >= 2):
             raise ValueError
     except ValueError:
-        raise refusal(
+        raise user_error(
             f"{what} got {short(text)}, which is not a range.",
             expected="first:last:count, 0 < first < last, at least two values, evenly spaced in logarithm",
             fix="for example 1e-3:1e-1:5",
         ) from None
     if points > MOST:
-        raise refusal(f"{what} got {short(text)}.", expected=f"at most {MOST:,} values")
+        raise user_error(f"{what} got {short(text)}.", expected=f"at most {MOST:,} values")
     steps = [low * (high / low) ** (k / (points - 1)) for k in range(points)]
     return [kind(float(f"{v:.3g}")) if kind is float else round(v) for v in steps]
 
@@ -152,7 +152,7 @@ def _one(value: Any, kind: type, what: str) -> Any:
         return found
     except (ValueError, TypeError, KeyError, OverflowError):
         names = {int: "whole numbers", float: "numbers", bool: "true or false", str: "names"}
-        raise refusal(
+        raise user_error(
             f"{what} got {short(value)}.",
             expected=f"{names.get(kind, kind.__name__)}, with commas between them"
             + (", or a range first:last:count" if kind in (int, float) else ""),
@@ -165,7 +165,9 @@ def _seeds(given: Any) -> list[int]:
         given = _one(given, int, "seeds")
     if isinstance(given, int) and not isinstance(given, bool):
         if not 1 <= given <= MOST:
-            raise refusal(f"seeds got {short(given)}.", expected="at least 1; from 3 on there are intervals")
+            raise user_error(
+                f"seeds got {short(given)}.", expected="at least 1; from 3 on there are intervals"
+            )
         return list(range(given))
     return list(values(given, int, "seeds"))
 
@@ -177,18 +179,20 @@ def _options(name: str, cls: type[Task], given: Mapping[str, Any]) -> dict[str, 
     options: dict[str, tuple[Any, ...]] = {}
     for field, value in given.items():
         if field == "data" and "data" not in fields:
-            raise refusal(f"The task {name} takes no data.", expected="its own, without --data")
+            raise user_error(f"The task {name} takes no data.", expected="its own, without --data")
         checks.one_of(field, fields, what=f"task {name}, a field:")
         kinds = [k for k in (typing.get_args(hints[field]) or (hints[field],)) if k is not type(None)]
         kind = kinds[0] if kinds and kinds[0] in (int, float, bool, str) else str
         if field in {f.name for f in dataclasses.fields(Run)}:
-            raise refusal(
+            raise user_error(
                 f"The task {name} has a field {field!r}.",
                 expected="other names than those that every run has",
             )
         if field == "data":
             if not isinstance(value, str) or not value.strip():
-                raise refusal(f"data got {short(value)}.", expected="a file, a folder, or a glob in quotes")
+                raise user_error(
+                    f"data got {short(value)}.", expected="a file, a folder, or a glob in quotes"
+                )
             options[field] = (os.path.abspath(os.path.expanduser(value)),)
         else:
             options[field] = values(value, kind, field)
@@ -201,13 +205,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         text = Path(path).read_bytes().decode()
         found: dict[str, Any] = tomllib.loads(text)
     except OSError as error:
-        raise refusal(f"{path} cannot be read: {error.strerror}.", expected="a TOML file") from error
+        raise user_error(f"{path} cannot be read: {error.strerror}.", expected="a TOML file") from error
     except UnicodeDecodeError as error:
-        raise refusal(f"{path} is not text.", expected="a TOML file in UTF-8") from error
+        raise user_error(f"{path} is not text.", expected="a TOML file in UTF-8") from error
     except RecursionError as error:
-        raise refusal(f"{path} is nested too deeply.", expected="lists of values") from error
+        raise user_error(f"{path} is nested too deeply.", expected="lists of values") from error
     except ValueError as error:  # TOMLDecodeError is one, and so is that of a number with too many digits
-        raise refusal(
+        raise user_error(
             f"{path} is not TOML: {short(error, str)}.",
             expected='lines like  lr = "1e-3:1e-1:5"  or  norm = ["rms"]',
         ) from error

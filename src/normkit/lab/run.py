@@ -14,7 +14,7 @@ import torch
 
 from normkit import checks, kernels
 from normkit._version import __version__
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import PLACEMENTS, Anywhere
@@ -75,11 +75,13 @@ class Run:
         for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
-                raise refusal(f"{name}= got {short(value)}.", expected=f"a whole number of at least {least}")
+                raise user_error(
+                    f"{name}= got {short(value)}.", expected=f"a whole number of at least {least}"
+                )
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise refusal(f"seed= got {short(self.seed)}.", expected="a whole number from 0 to 2^63 - 1")
+            raise user_error(f"seed= got {short(self.seed)}.", expected="a whole number from 0 to 2^63 - 1")
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
-            raise refusal(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
+            raise user_error(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 
     @property
     def last(self) -> int:

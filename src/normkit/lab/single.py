@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab.console import plain_console
 from normkit.lab.distributed import Group, group
 from normkit.lab.measuring import finite
@@ -65,7 +65,7 @@ def train(
 class _Single:
     def __init__(self, run: Run, folder: Path, processes: Group, console: Console, every: int) -> None:
         if every < 1:
-            raise refusal(f"every= got {every}.", expected="at least 1")
+            raise user_error(f"every= got {every}.", expected="at least 1")
         processes.check(run.batch_size)
         self.run, self.folder, self.group, self.console, self.every = run, folder, processes, console, every
         self.task = run.build_task()
@@ -140,14 +140,14 @@ class _Single:
     def _prepare_folder(self, resume: bool) -> None:
         path = self.folder / CHECKPOINT
         if path.exists() and not resume:
-            raise refusal(
+            raise user_error(
                 f"{self.folder} has a checkpoint of an earlier run.",
                 fix="add --resume to go on with it, or choose another folder with --out.",
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise refusal(f"{self.folder} cannot be made: {error.strerror}.") from error
+            raise user_error(f"{self.folder} cannot be made: {error.strerror}.") from error
 
     def _describe(self, training: Training, bf16: bool, compile: bool) -> None:
         weights = sum(p.numel() for p in training.model.parameters())
@@ -190,7 +190,7 @@ class _Single:
             os.replace(beside, path)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             beside.unlink(missing_ok=True)
-            raise refusal(
+            raise user_error(
                 f"{path} cannot be written: {error}.",
                 fix="make room; the checkpoint before it, if any, is still there: go on with --resume.",
             ) from error
@@ -201,7 +201,7 @@ class _Single:
             state = torch.load(path, map_location="cpu", weights_only=True)
             config, now = {**state["config"], "bf16": state["bf16"]}, {**self.run.config(), "bf16": self.bf16}
         except Exception as error:
-            raise refusal(
+            raise user_error(
                 f"{path} cannot be read: {error}.", expected="a checkpoint of normkit train"
             ) from error
         for free in ("steps", "until"):  # one may go on for longer
@@ -211,7 +211,7 @@ class _Single:
         differ = [name for name in now if config.get(name) != now[name]]
         if differ or state["data"] != self.data:
             what = ", ".join(f"{n} {config.get(n)!r}" for n in differ) or "other data"
-            raise refusal(
+            raise user_error(
                 f"{path} is of another run: {what}.",
                 expected=", ".join(f"{n} {now[n]!r}" for n in differ) or "the same data",
                 fix="give the same settings, or choose another folder with --out.",
@@ -221,7 +221,7 @@ class _Single:
         except NormkitError:
             raise
         except Exception as error:  # torch's own, of many kinds
-            raise refusal(
+            raise user_error(
                 f"{path} is damaged: {str(error).partition(chr(10))[0]}.",
                 expected="a checkpoint of normkit train",
                 fix="begin anew in another folder, with --out.",
@@ -229,7 +229,7 @@ class _Single:
 
     def _restore(self, training: Training, state: dict[str, Any]) -> None:
         if state["step"] > self.run.last:
-            raise refusal(
+            raise user_error(
                 f"{self.folder / CHECKPOINT} has {state['step']} steps behind it.",
                 expected=f"at most --steps {self.run.last}",
             )

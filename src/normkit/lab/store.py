@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from normkit._version import __version__
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 from normkit.lab.stored import stored_keys, stored_outcome, stored_run, stored_table
@@ -53,7 +53,7 @@ class Store:
         if write:
             self._make_folder()
         elif not (self.folder / FILE).is_file():
-            raise refusal(
+            raise user_error(
                 f"{folder} has no {FILE}.",
                 expected="the folder of a comparison",
                 fix="normkit compare --out …",
@@ -76,7 +76,7 @@ class Store:
             raise self._cannot_write(error) from error
         free = shutil.disk_usage(self.folder).free
         if free < ROOM:
-            raise refusal(
+            raise user_error(
                 f"{self.folder}: {free >> 20} MB are free on its disk.",
                 expected=f"at least {ROOM >> 20} MB, before anything is trained",
                 fix="make room, or choose another folder with --out.",
@@ -84,7 +84,7 @@ class Store:
 
     def _cannot_write(self, error: Exception) -> NormkitError:
         reason = getattr(error, "strerror", None) or str(error)
-        return refusal(
+        return user_error(
             f"{self.folder} cannot be written: {reason}.",
             expected="a folder that can be, on a disk with room",
             fix="make room or choose another folder with --out; what was stored before is still there.",
@@ -98,7 +98,7 @@ class Store:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise self._cannot_write(error) from error
-            raise refusal(
+            raise user_error(
                 f"{self.folder} is in use by another sweep.",
                 expected="one sweep a folder at a time",
                 fix="wait for it, or choose another folder with --out.",
@@ -126,7 +126,7 @@ class Store:
             if self._copy is not None:
                 self._copy.cleanup()
         else:
-            raise refusal(
+            raise user_error(
                 f"{path} cannot be read: there is no room for the index of its log, nor for a copy.",
                 expected="a folder that can be written, or room for temporary files",
                 fix="make room, or set TMPDIR to a folder with room.",
@@ -149,7 +149,7 @@ class Store:
         except _ERRORS as error:
             if isinstance(error, sqlite3.OperationalError) and self.write:
                 raise self._cannot_write(error) from error
-            raise refusal(
+            raise user_error(
                 f"{self.folder / FILE} cannot be read: {error}.",
                 expected="a file that normkit compare has written",
                 fix="choose another folder with --out; this file was left as it is.",
@@ -160,7 +160,7 @@ class Store:
             what = (
                 f"format {found}" if application == APPLICATION and found != FORMAT else "no runs of normkit"
             )
-            raise refusal(
+            raise user_error(
                 f"{self.folder / FILE} holds {what}.",
                 expected=f"format {FORMAT}, which normkit {__version__} reads",
                 fix="use the version that wrote it, or another folder; this file was left as it is.",
@@ -265,14 +265,14 @@ class Store:
         except _ERRORS as error:
             raise self._damaged(str(error)) from error
         if row is None:
-            raise refusal(f"{self.folder} has no sweep in it yet.", fix="normkit compare --out …")
+            raise user_error(f"{self.folder} has no sweep in it yet.", fix="normkit compare --out …")
         try:
             return stored_table(row[0]), stored_keys(row[1])
         except NormkitError as error:
             raise self._damaged(f"the description of its latest sweep: {error}") from error
 
     def _damaged(self, reason: str) -> NormkitError:
-        return refusal(
+        return user_error(
             f"{self.folder / FILE} is damaged: {reason}.",
             expected="a file as normkit compare has written it",
             fix="the command of that sweep again: it keeps the runs that can be read. If that does not help, "

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab import machine
 from normkit.lab.comparison import needs
 from normkit.lab.console import plain_console
@@ -157,9 +157,9 @@ def study(
     """
     chosen = [find_study(name) for name in names]
     if not chosen:
-        raise refusal("study() got no name.", expected=f"one of {', '.join(all_studies())}")
+        raise user_error("study() got no name.", expected=f"one of {', '.join(all_studies())}")
     if seeds is not None and (type(seeds) is not int or not 1 <= seeds <= MOST_SEEDS):
-        raise refusal(f"seeds got {seeds!r}.", expected=f"a whole number from 1 to {MOST_SEEDS}")
+        raise user_error(f"seeds got {seeds!r}.", expected=f"a whole number from 1 to {MOST_SEEDS}")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     where = engine_named(engine, workers=workers, address=address)
@@ -199,7 +199,7 @@ def _result(
 ) -> StudyResult:
     failed = [outcomes[job.key].error for job in jobs if outcomes[job.key].status == "failed"]
     if failed:
-        raise refusal(f"{study.name}: {len(failed)} of {len(jobs)} cells failed.\n{failed[0]}")
+        raise user_error(f"{study.name}: {len(failed)} of {len(jobs)} cells failed.\n{failed[0]}")
     seconds = sum(outcomes[job.key].seconds for job in jobs)
     rows = study.rows((job.run, outcomes[job.key]) for job in jobs)
     seeds = len({job.run.seed for job in jobs})

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab import halving, machine
 from normkit.lab.comparison import Comparison, needs
 from normkit.lab.console import plain_console
@@ -112,7 +112,7 @@ def compare_settings(
     for name in ("scipy", "pandas", "plotly"):
         needs(name)  # better now than after the training
     if out is not None and not os.fspath(out):
-        raise refusal("--out got an empty name.", expected="a folder")
+        raise user_error("--out got an empty name.", expected="a folder")
     plan = make_plan(settings)
     chosen = engine_named(engine, workers=workers, address=address, limit=limit)
     folder = Path(out) if out is not None else _folder(plan)
@@ -145,7 +145,7 @@ class _Sweep:
         with explained(f"The data of the task {name}", name), self.in_time():
             self.data = {options: task.fingerprint for options, task in self.tasks.items()}
         if self.prune and type(next(iter(self.tasks.values()))).advance is not Task.advance:
-            raise refusal(
+            raise user_error(
                 f"--prune came with the task {name}, whose data change with time.",
                 expected="a task whose short runs say something about long ones",
             )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 
 if TYPE_CHECKING:
     from normkit.lab.run import Run
@@ -166,7 +166,7 @@ def task_class(name: str) -> type[Task]:
         return getattr(importlib.import_module(f"normkit.lab.tasks.{name}"), BUILT_IN[name])
     found = imported(name, what="task")
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise refusal(
+        raise user_error(
             f"task {name!r} is {found!r}.",
             expected="a class that inherits from normkit.lab.Task",
             fix="class MyTask(nk.lab.Task): ..., with model, batch, loss and held_out.",
@@ -199,7 +199,7 @@ def imported(path: str, *, what: str) -> Any:
     module, _, name = path.partition(":")
     found = _module(module, f"{what} {path!r}")
     if not hasattr(found, name):
-        raise refusal(f"{what} {path!r}: module {module} has no {name!r}.")
+        raise user_error(f"{what} {path!r}: module {module} has no {name!r}.")
     return getattr(found, name)
 
 
@@ -211,7 +211,7 @@ def _module(name: str, what: str) -> Any:
     except NormkitError:
         raise
     except (Exception, SystemExit) as error:
-        raise refusal(
+        raise user_error(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
             expected=f"package.module:name, importable from {Path.cwd()}",
             fix=f'try  python -c "import {name}"',
@@ -232,7 +232,7 @@ def source_of(path: str) -> str:
             return inspect.getsource(thing)  # type: ignore[arg-type]  # or a TypeError
         except (OSError, TypeError):
             continue
-    raise refusal(
+    raise user_error(
         f"{path!r} has no source that can be read.",
         expected="a file, so that stored runs are known to be of this code",
         fix="put it into a module of its own, mine.py, and name it mine:Name.",
@@ -250,7 +250,7 @@ def explained(what: str, task: str) -> Iterator[None]:
         own = getattr(sys.modules.get(task.partition(":")[0]), "__file__", None)
         frames = traceback.extract_tb(error.__traceback__)
         frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-        raise refusal(
+        raise user_error(
             f"{what}: {type(error).__name__}: {error}",
             expected=f"a task {task} that trains",
             fix=f"look at {frame.filename}, line {frame.lineno}, in {frame.name}",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.run import Run
 from normkit.lab.task import Task
 
@@ -85,5 +85,5 @@ def evaluate(task: Task, model: nn.Module) -> float:
     finally:
         model.train()
     if not losses:
-        raise refusal("held_out() of the task gives no batch.", expected="at least one")
+        raise user_error("held_out() of the task gives no batch.", expected="at least one")
     return sum(losses) / len(losses)

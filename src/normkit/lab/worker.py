@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import Outcome, measure
 from normkit.lab.run import Run
@@ -50,7 +50,7 @@ def execute(job: Job, report: Report | None = None, limit: float | None = None) 
 
     try:
         if job.run.code != job.code:
-            raise refusal(f"This worker has {job.run.code}.", expected=job.code)
+            raise user_error(f"This worker has {job.run.code}.", expected=job.code)
         with time_limit(limit):
             if isinstance(job.run, Cell):
                 return job.run.perform()
@@ -95,7 +95,7 @@ def _task(name: str, options: tuple[tuple[str, Any], ...], data: str) -> Task:
     """A task keeps its data from run to run; they must be those that the sweep was started with."""
     task = find(name, dict(options))
     if task.fingerprint != data:
-        raise refusal(
+        raise user_error(
             f"The data of the task {name} are others now, or here, than when the sweep was started.",
             expected="the same files on every machine, from beginning to end",
         )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.kernels.moments import valid, widen
 
 __all__ = ["AdaNorm"]
@@ -56,7 +56,7 @@ class AdaNorm(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(norm, nn.Module):
-            raise refusal(f"AdaNorm got {norm!r} as its norm.", expected="a layer, such as LayerNorm(...)")
+            raise user_error(f"AdaNorm got {norm!r} as its norm.", expected="a layer, such as LayerNorm(...)")
         self.norm = norm
         self.dim = dim
         self.cond_dim = cond_dim
@@ -70,7 +70,7 @@ class AdaNorm(nn.Module):
         axis = checks.axis_of("AdaNorm", self.axis, x.ndim)
         self._check(x, cond, axis)
         if mask is not None and self._mixes_padding:
-            raise refusal(
+            raise user_error(
                 f"AdaNorm got a mask, and its norm, {type(self.norm).__name__}, takes none.",
                 fix="use normkit's norm of that name.",
             )
@@ -102,7 +102,7 @@ class AdaNorm(nn.Module):
         )
         fits = x.shape[axis] == self.dim and cond.shape[-1:] == (self.cond_dim,) and broadcasts
         if not fits:
-            raise refusal(
+            raise user_error(
                 f"AdaNorm(dim={self.dim}, cond_dim={self.cond_dim}) got x of shape {tuple(x.shape)} and a "
                 f"condition of shape {tuple(cond.shape)}.",
                 expected=f"{self.dim} at axis {axis} of x, and a condition of shape "

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules import batchnorm
 
 from normkit import checks, functional
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.norms.affine import reset_affine
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class BatchNormBase(batchnorm._BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         checks.floating(type(self).__name__, input)
         if self.ranks is not None and input.dim() not in self.ranks:
-            raise refusal(
+            raise user_error(
                 f"{type(self).__name__} got an input of shape {tuple(input.shape)}, with {input.dim()} axes.",
                 expected=" or ".join(map(str, self.ranks)) + " axes",
             )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import functional
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.norms.affine import reset_affine
 
 __all__ = ["GroupNorm"]
@@ -53,7 +53,7 @@ class GroupNorm(nn.GroupNorm):
         axis: int = 1,
     ) -> None:
         if num_groups < 1 or num_channels % num_groups != 0:
-            raise refusal(
+            raise user_error(
                 f"GroupNorm got num_channels={num_channels} and num_groups={num_groups}.",
                 expected="num_groups to divide num_channels",
             )

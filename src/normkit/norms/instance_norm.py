@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules import instancenorm
 
 from normkit import checks, functional
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.norms.affine import reset_affine
 
 __all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
@@ -63,7 +63,7 @@ class InstanceNormBase(instancenorm._InstanceNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         checks.floating(type(self).__name__, input)
         if input.dim() not in (self.rank - 1, self.rank):
-            raise refusal(
+            raise user_error(
                 f"{type(self).__name__} got an input of shape {tuple(input.shape)}, with {input.dim()} axes.",
                 expected=f"{self.rank} axes, or {self.rank - 1} without the batch",
             )
@@ -75,7 +75,7 @@ class InstanceNormBase(instancenorm._InstanceNorm):
         who = f"{type(self).__name__}({self.num_features})"
         got = f"{who} got an input with {channels} channels at axis {self.axis}"
         if self.affine or self.track_running_stats:
-            raise refusal(f"{got}.", expected=f"{self.num_features}", fix="point axis= at the channels.")
+            raise user_error(f"{got}.", expected=f"{self.num_features}", fix="point axis= at the channels.")
         warnings.warn(f"{got}; nothing depends on the number, as affine=False.", stacklevel=3)
 
     def extra_repr(self) -> str:

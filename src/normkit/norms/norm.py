@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import functional
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.norms.affine import make_affine, reset_affine
 from normkit.pattern import ELLIPSIS, Pattern, describe
 
@@ -120,7 +120,7 @@ def _affine_axes(
     missing = [n for n in names if n not in sizes]
     if missing or not names:
         wanted = missing or _unsized(parsed, sizes)
-        raise refusal(
+        raise user_error(
             f"Norm({parsed.text!r}) cannot make its weight: no size is given for {', '.join(wanted)}.",
             expected="the size of every axis that has parameters",
             fix=f"pass {', '.join(f'{n}=...' for n in wanted)}, or affine=False for no parameters at all.",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from normkit import checks, functional
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.norms import BatchNorm1d, DyT, LayerNorm, PowerNorm, RMSNorm, ScaleNorm
 
 __all__ = ["NORMS", "Maker", "add_norm", "apply_norm", "make_norm", "takes_mask"]
@@ -37,7 +37,7 @@ def make_norm(norm: Maker, dim: int) -> nn.Module:
         norm = NORMS[norm]
     made = norm(dim) if callable(norm) and not isinstance(norm, nn.Module) else None
     if not isinstance(made, nn.Module):
-        raise refusal(
+        raise user_error(
             f"norm= got {type(norm).__name__}.",
             expected=f"one of {', '.join(map(repr, NORMS))}, or a function of dim that makes a module",
             fix="pass the class, for example norm=normkit.RMSNorm, or a functools.partial of it.",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement.choice import Maker, add_norm, apply_norm, make_norm
 from normkit.placement.rule import Learned, Placement
 from normkit.placement.table import Anywhere, placement_at
@@ -68,19 +68,19 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(fn, nn.Module):
-            raise refusal(f"Residual got {type(fn).__name__} for fn.", expected="a torch.nn.Module")
+            raise user_error(f"Residual got {type(fn).__name__} for fn.", expected="a torch.nn.Module")
         if not (type(layer) is type(depth) is int and 1 <= layer <= depth):
-            raise refusal(f"Residual got layer={layer}, depth={depth}.", expected="1 <= layer <= depth")
+            raise user_error(f"Residual got layer={layer}, depth={depth}.", expected="1 <= layer <= depth")
         self.placement = rule = placement_at(placement, layer, depth, kind)
         missing = set(rule.inner) - set(getattr(fn, "inner", ()))
         if missing:
-            raise refusal(
+            raise user_error(
                 f"placement {placement!r} has norms inside of the sublayer: {', '.join(sorted(missing))}.",
                 expected="a sublayer that has a place for them, and an attribute `inner` that names them",
                 fix="use normkit's Attention and FeedForward, or a placement without inner norms.",
             )
         if not 0 <= dropout < 1:
-            raise refusal(f"dropout= got {dropout}.", expected="a number from 0 to below 1")
+            raise user_error(f"dropout= got {dropout}.", expected="a number from 0 to below 1")
         self.fn = fn
         initialise: Any = getattr(fn, "initialise", None)
         if initialise is not None:
@@ -98,7 +98,7 @@ class Residual(nn.Module):
         gets it too, and all the rest."""
         if not isinstance(stream, Stream):
             if self.placement.dual:
-                raise refusal(
+                raise user_error(
                     "Residual with a second stream got a tensor.",
                     expected="a Stream, and a FinalNorm in the end",
                     fix="call it with Stream(x).",

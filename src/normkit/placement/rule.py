@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["INNER", "By", "Learned", "Number", "Placement", "value_of"]
 
@@ -95,11 +95,11 @@ class Placement:
             if isinstance(value, Learned) and name in ("skip", "gate"):
                 value = value.start
             if isinstance(value, bool) or not (_is_finite(value) or callable(value)):
-                raise refusal(
+                raise user_error(
                     f"Placement got {name}={value!r}.", expected="a number, or a function of (layer, depth)"
                 )
         if self.dual and (not self.post or self.final):
-            raise refusal(
+            raise user_error(
                 f"Placement got dual=True, post={self.post} and final={self.final}.",
                 expected="post=True and final=False: the second stream goes beside one that is normalised",
             )
@@ -136,7 +136,7 @@ def value_of(number: Number, layer: int, depth: int) -> float:
         return float(number)
     value = number(layer, depth)
     if isinstance(value, bool) or not _is_finite(value):
-        raise refusal(
+        raise user_error(
             f"A placement's function of (layer, depth) gave {value!r} for ({layer}, {depth}).",
             expected="a number",
         )

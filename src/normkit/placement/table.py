@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement.rule import By, Learned, Placement
 
 __all__ = ["KINDS", "PLACEMENTS", "Anywhere", "Named", "placement_at", "sides"]
@@ -168,7 +168,7 @@ def placement_at(where: Anywhere, layer: int, depth: int, kind: str) -> Placemen
         where = PLACEMENTS[where].rule
     placement = where(layer, depth, kind) if callable(where) else where
     if not isinstance(placement, Placement):
-        raise refusal(
+        raise user_error(
             f"placement= is {placement!r} for layer {layer} of {depth}, {kind}.",
             expected="a name, a Placement, or a function (layer, depth, kind) -> Placement",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["Cache"]
 
@@ -35,14 +35,14 @@ class Cache:
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store those of new tokens, and return all. ``advance`` moves on when the last layer is done."""
         if key.requires_grad:
-            raise refusal(
+            raise user_error(
                 "A cache got keys that record a gradient.",
                 expected="inference: what is in a cache gets no gradient",
                 fix="call the model under torch.no_grad(), or without a cache.",
             )
         end = self.length + key.shape[-2]
         if end > self.context:
-            raise refusal(
+            raise user_error(
                 f"The cache got token {end}; it was made for {self.context}.",
                 expected=f"at most {self.context} tokens, prompt and continuation together",
                 fix="make a cache for more, or generate fewer tokens.",
@@ -56,9 +56,9 @@ class Cache:
         """Does a call fit what was reserved?"""
         own = self.layers[0][0].shape[0]
         if batch != own:
-            raise refusal(f"A cache for a batch of {own} got a batch of {batch}.", expected="the same")
+            raise user_error(f"A cache for a batch of {own} got a batch of {batch}.", expected="the same")
         if segments is not None:
-            raise refusal("segments= came with a cache.", expected="the one or the other")
+            raise user_error("segments= came with a cache.", expected="the one or the other")
 
     def advance(self, tokens: int) -> None:
         self.length += tokens

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement.choice import NORMS, Maker
 from normkit.placement.table import Anywhere, placement_at
 
@@ -73,36 +73,38 @@ class Config:
             value = getattr(self, name)
             optional = name in ("kv_heads", "head_dim", "hidden")
             if not (optional and value is None) and (type(value) is not int or value < 1):
-                raise refusal(f"{name}= got {value!r}.", expected="a whole number of at least 1")
+                raise user_error(f"{name}= got {value!r}.", expected="a whole number of at least 1")
         checks.one_of(self.activation, ACTIVATIONS, what="activation=")
         checks.one_of(self.positions, POSITIONS, what="positions=")
         if isinstance(self.norm, str):
             checks.one_of(self.norm, NORMS, what="norm=")
         if self.eps is not None and self.norm in ("dyt", "none"):
-            raise refusal(f"eps= came with norm={self.norm!r}.", expected="a norm that has one")
+            raise user_error(f"eps= came with norm={self.norm!r}.", expected="a norm that has one")
         for kind in ("attention", "feed_forward"):
             placement_at(self.placement, 1, self.depth, kind)
         if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
-            raise refusal(f"dropout= got {self.dropout!r}.", expected="a number from 0 to below 1")
+            raise user_error(f"dropout= got {self.dropout!r}.", expected="a number from 0 to below 1")
         for name, value in (("rope_theta", self.rope_theta), ("eps", self.eps)):
             if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise refusal(f"{name}= got {value!r}.", expected="a number above 0")
+                raise user_error(f"{name}= got {value!r}.", expected="a number above 0")
         if type(self.token_types) is not int or self.token_types < 0:
-            raise refusal(f"token_types= got {self.token_types!r}.", expected="a whole number of at least 0")
+            raise user_error(
+                f"token_types= got {self.token_types!r}.", expected="a whole number of at least 0"
+            )
         if self.head_dim is None and self.dim % self.heads:
             divisors = [str(h) for h in range(1, self.dim + 1) if self.dim % h == 0 and h <= 4 * self.heads]
-            raise refusal(
+            raise user_error(
                 f"dim={self.dim} is not divisible by heads={self.heads}.",
                 expected="heads of equal size",
                 fix=f"choose heads among {', '.join(divisors)}, or give head_dim.",
             )
         if self.heads % self.key_heads:
-            raise refusal(
+            raise user_error(
                 f"heads={self.heads} is not divisible by kv_heads={self.kv_heads}.",
                 expected="the same number of query heads for each head of keys and values",
             )
         if self.positions == "rotary" and self.size % 2:
-            raise refusal(
+            raise user_error(
                 f"head_dim={self.size} is odd.", expected="an even number: rotary positions turn pairs"
             )
 
@@ -136,5 +138,5 @@ def configure(options: dict[str, Any]) -> Config:
     for name in options:
         checks.one_of(name, names, what="a Transformer's options:")
     if "vocab" not in options:
-        raise refusal("A Transformer got no vocab=.", expected="the number of tokens", fix="vocab=256")
+        raise user_error("A Transformer got no vocab=.", expected="the number of tokens", fix="vocab=256")
     return Config(**options)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement.choice import apply_norm, make_norm
 from normkit.transformer.config import Config
 from normkit.transformer.positions import sinusoids
@@ -60,7 +60,7 @@ class Embedding(nn.Module):
         _whole(ids, "A Transformer", None, self.vocab, f"vocab={self.vocab}")
         length = past + ids.shape[1]
         if length > self.context:
-            raise refusal(
+            raise user_error(
                 f"A Transformer got a sequence of {length} tokens.",
                 expected=f"at most context={self.context}",
                 fix=f"cut it, or build the model with context={length}.",
@@ -74,14 +74,16 @@ class Embedding(nn.Module):
                 if isinstance(mask, Tensor)
                 else type(mask).__name__
             )
-            raise refusal(f"mask got {got}.", expected=f"torch.bool of shape {shape}, True for real tokens")
+            raise user_error(
+                f"mask got {got}.", expected=f"torch.bool of shape {shape}, True for real tokens"
+            )
         if segments is not None:
             if past:
-                raise refusal("segments= came with a cache.", expected="the one or the other")
+                raise user_error("segments= came with a cache.", expected="the one or the other")
             _whole(segments, "segments=", ids.shape, None, "")
         if types is not None:
             if self.kind is None:
-                raise refusal(
+                raise user_error(
                     "types= came to a model without token_types.", expected="token_types= when it is built"
                 )
             count = self.kind.num_embeddings
@@ -114,12 +116,12 @@ def _whole(ids: Tensor, who: str, shape: torch.Size | None, count: int | None, l
     ):
         got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         wanted = "(batch, length)" if shape is None else str(tuple(shape))
-        raise refusal(f"{who} got {got}.", expected=f"whole numbers of shape {wanted}")
+        raise user_error(f"{who} got {got}.", expected=f"whole numbers of shape {wanted}")
     if count is None or torch.compiler.is_compiling() or not ids.is_cpu or ids.numel() == 0:
         return  # a GPU would have to wait for the answer
     low, high = (int(v) for v in torch.aminmax(ids))
     if low < 0 or high >= count:
         what = "token " if shape is None else ""
-        raise refusal(
+        raise user_error(
             f"{who} got {what}{low if low < 0 else high}.", expected=f"0 to {count - 1}, as {limit}"
         )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["FAMILIES", "convert"]
 
@@ -196,7 +196,7 @@ def convert(theirs: nn.Module, ours: str, build: Callable[..., Any]) -> Any:
     kind = getattr(config, "model_type", None)
     known = sorted(name for name, family in FAMILIES.items() if family.model == ours)
     if kind not in known:
-        raise refusal(
+        raise user_error(
             f"{ours}.from_hf got a {type(theirs).__name__}"
             + (f" of model_type {kind!r}." if kind else ", which has no config.model_type."),
             expected=f"a model that is loaded, of {', '.join(known)}",
@@ -204,7 +204,7 @@ def convert(theirs: nn.Module, ours: str, build: Callable[..., Any]) -> Any:
     family = FAMILIES[kind]
     other = [name for name, has in family.unlike(config).items() if has]
     if other:
-        raise refusal(
+        raise user_error(
             f"This {kind} has {', '.join(other)}.", expected="a model without: we compute no such thing"
         )
     options = family.options(config)
@@ -215,7 +215,7 @@ def convert(theirs: nn.Module, ours: str, build: Callable[..., Any]) -> Any:
     found, used = _translate(family, weights, model, options.get("tied", True))
     left = [n for n in weights if n not in used and not re.match(family.ignored, n)]
     if left:
-        raise refusal(f"This {kind} has weights that are unknown: {', '.join(left[:3])}.", expected="none")
+        raise user_error(f"This {kind} has weights that are unknown: {', '.join(left[:3])}.", expected="none")
     model.load_state_dict(found)
     return model.train(theirs.training)
 
@@ -232,7 +232,9 @@ def _translate(
             names = names[1:] if tied else names[:1]
         missing = [name for name in names if name not in weights]
         if missing:
-            raise refusal(f"The model has no weight {missing[0]}.", expected="all that its config describes")
+            raise user_error(
+                f"The model has no weight {missing[0]}.", expected="all that its config describes"
+            )
         parts = [weights[n].T if re.match(family.transposed, n) else weights[n] for n in names]
         found[ours] = torch.cat(parts)
         used.update(names)
@@ -256,5 +258,7 @@ def _dropout(*rates: float) -> float:
 
 def _activation(name: str) -> str:
     if name not in ACTIVATIONS:
-        raise refusal(f"The model has the activation {name!r}.", expected=f"one of {', '.join(ACTIVATIONS)}")
+        raise user_error(
+            f"The model has the activation {name!r}.", expected=f"one of {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[name]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["Sampling", "check_prompt", "continue_with", "evaluating"]
 
@@ -26,15 +26,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            raise refusal(
+            raise user_error(
                 f"temperature= got {self.temperature}.", expected="0 (the likeliest token) or above"
             )
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
-            raise refusal(f"top_k= got {self.top_k}.", expected="a whole number of at least 1")
+            raise user_error(f"top_k= got {self.top_k}.", expected="a whole number of at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise refusal(f"top_p= got {self.top_p}.", expected="a number above 0 and up to 1")
+            raise user_error(f"top_p= got {self.top_p}.", expected="a number above 0 and up to 1")
         if self.temperature == 0 and (self.top_k or self.top_p):
-            raise refusal(
+            raise user_error(
                 "top_k= or top_p= came with temperature=0.",
                 expected="a temperature above 0: without one, nothing is drawn",
                 fix="temperature=1.0",
@@ -94,17 +94,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def check_prompt(ids: Tensor, count: int, mask: Tensor | None, context: int) -> None:
     if ids.shape[1] == 0:
-        raise refusal("generate got an empty prompt.", expected="at least one token")
+        raise user_error("generate got an empty prompt.", expected="at least one token")
     if type(count) is not int or count < 0:
-        raise refusal(f"max_new_tokens= got {count}.", expected="a whole number of at least 0")
+        raise user_error(f"max_new_tokens= got {count}.", expected="a whole number of at least 0")
     if ids.shape[1] + count > context:
-        raise refusal(
+        raise user_error(
             f"generate got a prompt of {ids.shape[1]} tokens and max_new_tokens={count}.",
             expected=f"together at most context={context}",
             fix=f"ask for {max(context - ids.shape[1], 0)} tokens.",
         )
     if mask is not None and not bool(mask[:, -1].all()):
-        raise refusal(
+        raise user_error(
             "generate got prompts that are padded on the right.",
             expected="padding on the left, so that every row ends in its last real token",
         )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement import sides
 from normkit.transformer import storage
 from normkit.transformer.cache import Cache
@@ -183,7 +183,7 @@ class LanguageModel(_Model):
         if real is not None:
             targets = targets.masked_fill(~real, -100)
         if targets.numel() == 0 or (real is not None and real.is_cpu and not bool(real.any())):
-            raise refusal(
+            raise user_error(
                 f"loss got ids of shape {tuple(ids.shape)} in which nothing is to be predicted.",
                 expected="a real token after another one",
             )
@@ -335,7 +335,7 @@ class Seq2Seq(_Model):
 
 def _same_batch(source: Tensor, target: Tensor) -> None:
     if isinstance(source, Tensor) and isinstance(target, Tensor) and len(source) != len(target):
-        raise refusal(
+        raise user_error(
             f"Seq2Seq got {len(source)} sources and {len(target)} targets.", expected="one for each other"
         )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.placement import FinalNorm, Residual, Stream, placement_at
 from normkit.placement.table import Anywhere
 from normkit.transformer.attention import Attention
@@ -108,11 +108,11 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, placement, k, crosses) for k in range(config.depth))
         rules = [r.placement for r in self.blocks.modules() if isinstance(r, Residual)]
         if len({rule.dual for rule in rules}) > 1:
-            raise refusal(
+            raise user_error(
                 "Some sublayers have a second stream, some have not.", expected="dual= in all, or none"
             )
         if config.checkpoint and next(self.blocks.buffers(), None) is not None:
-            raise refusal(
+            raise user_error(
                 "checkpoint=True came with a norm that keeps running statistics.",
                 expected="a norm without: computed twice, it would count every batch twice",
             )

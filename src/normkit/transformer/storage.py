@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normkit.errors import NormkitError, refusal
+from normkit.errors import NormkitError, user_error
 from normkit.transformer.description import check_sizes, check_weights, read_description, short
 
 __all__ = ["load", "save"]
@@ -26,7 +26,7 @@ def save(model: Any, path: str | Path) -> None:
     options = {f.name: getattr(model.config, f.name) for f in dataclasses.fields(model.config)}
     for name in ("placement", "norm"):
         if not isinstance(options[name], str):
-            raise refusal(
+            raise user_error(
                 f"This model has a {name} that is no name.",
                 expected=f"a named {name}: a file cannot hold a function",
                 fix="torch.save(model.state_dict(), ...), and build the model anew to load it.",
@@ -40,7 +40,9 @@ def save(model: Any, path: str | Path) -> None:
         save_file(weights, half, metadata={HEADER: json.dumps(described)})
         half.replace(path)
     except (OSError, SafetensorError) as error:
-        raise refusal(f"{path} cannot be written: {error}.", expected="a folder with room for it") from error
+        raise user_error(
+            f"{path} cannot be written: {error}.", expected="a folder with room for it"
+        ) from error
     finally:
         half.unlink(missing_ok=True)
 
@@ -56,7 +58,7 @@ def load(build: type[Any], path: str | Path) -> Any:
         check_weights(model, weights, repeated)
     except NormkitError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise refusal(
+        raise user_error(
             f"{path}: {reason}.",
             expected=f"a {build.__name__} as save() has written it",
             fix="get the file again, or load it with the class and the version of normkit that wrote it.",
@@ -76,7 +78,7 @@ def _read(path: str | Path) -> tuple[str | None, dict[str, Tensor]]:
             described = (file.metadata() or {}).get(HEADER)
             return described, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
     except Exception as error:  # a dtype that torch has not, a folder, half a file: each another one
-        raise refusal(
+        raise user_error(
             f"{path} cannot be read: {short(str(error))}.", expected="a file that save() has written"
         ) from error
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.limit import too_long
 from normkit.lab.machine import borrowed_process, own_process
 from normkit.lab.measuring import Outcome
@@ -35,9 +35,11 @@ class LocalEngine:
         self, workers: int | None = None, address: str | None = None, limit: float | None = None
     ) -> None:
         if address is not None:
-            raise refusal(f"address= got {address!r} for the local engine.", fix="add --engine ray")
+            raise user_error(f"address= got {address!r} for the local engine.", fix="add --engine ray")
         if workers is not None and (type(workers) is not int or workers < 0):
-            raise refusal(f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone")
+            raise user_error(
+                f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone"
+            )
         self.workers = len(_cores()) if workers is None else workers
         self.limit = limit
 
@@ -70,7 +72,7 @@ class LocalEngine:
                         slot.tell(report)
                         slot.stop()
                         if not slot.ready:
-                            raise refusal(_NEVER_STARTED, fix=_GUARD) from None
+                            raise user_error(_NEVER_STARTED, fix=_GUARD) from None
                         slot = _Slot()
                         attempts[job.key] += 1
                         if attempts[job.key] < ATTEMPTS:

@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from time import monotonic
 from typing import Any
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.limit import too_long
 from normkit.lab.machine import own_process
 from normkit.lab.measuring import Outcome
@@ -38,9 +38,9 @@ class RayEngine:
         self, workers: int | None = None, address: str | None = None, limit: float | None = None
     ) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise refusal("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
+            raise user_error("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
         if workers is not None and (type(workers) is not int or workers < 1):
-            raise refusal(f"workers= got {workers!r}.", expected="a whole number of at least 1")
+            raise user_error(f"workers= got {workers!r}.", expected="a whole number of at least 1")
         _environment()
         self.address, self.workers = _check_address(address), workers or os.cpu_count() or 1
         self.limit = limit
@@ -89,14 +89,14 @@ def _check_address(address: str | None) -> str | None:
     if address == "auto":
         found = os.environ.get("RAY_ADDRESS") or _running() or ""
         if not found:
-            raise refusal(
+            raise user_error(
                 "--address auto: no Ray cluster runs on this machine.",
                 expected="one that was started with  ray start --head",
                 fix="start one, or leave --address out: it is then started for the sweep.",
             )
     host, _, port = found.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        raise refusal(f"--address got {address!r}.", expected="auto, host:port, or ray://host:port")
+        raise user_error(f"--address got {address!r}.", expected="auto, host:port, or ray://host:port")
     code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
         tried = subprocess.run([sys.executable, "-c", code, found], capture_output=True, timeout=ANSWER)
@@ -104,7 +104,7 @@ def _check_address(address: str | None) -> str | None:
     except subprocess.TimeoutExpired as error:
         reason = f"nothing within {ANSWER} seconds; {_last(error.stderr)}"
     if reason is not None:
-        raise refusal(
+        raise user_error(
             f"--address {address} does not answer: {reason}.",
             expected="the address of a Ray cluster",
             fix="start one with  ray start --head, or leave --address out.",

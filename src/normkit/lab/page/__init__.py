@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.comparison import needs
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def put(text: str, path: Path, otherwise: str) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise refusal(f"{path} cannot be written: {error.strerror}.", fix=otherwise) from error
+        raise user_error(f"{path} cannot be written: {error.strerror}.", fix=otherwise) from error
     return path
 
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.analysis import interval, row
 from normkit.lab.measuring import Outcome
 from normkit.lab.plan import make_plan
@@ -97,7 +97,7 @@ class Rows(list[dict[str, Any]]):
         """The one value of a metric that these settings have."""
         found = [r[name] for r in self.where(**wanted) if r.get(name) is not None]
         if len(found) != 1:
-            raise refusal(f"{name} for {wanted} has {len(found)} values.", expected="one")
+            raise user_error(f"{name} for {wanted} has {len(found)} values.", expected="one")
         return float(found[0])
 
     def column(self, name: str, **wanted: Any) -> list[float]:
@@ -176,7 +176,7 @@ class Effect:
 def estimate(values: Sequence[float], *, log: bool = False) -> Effect:
     """Student's interval; for ratios that of their logarithm."""
     if log and min(values) <= 0:
-        raise refusal(f"a ratio got {min(values):g}.", expected="above 0")
+        raise user_error(f"a ratio got {min(values):g}.", expected="above 0")
     found = interval([math.log(value) for value in values] if log else values)
     back = math.exp if log else float
     if found.half is None:

@@ -10,7 +10,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from normkit.errors import refusal
+from normkit.errors import user_error
 
 __all__ = ["Corpus", "read"]
 
@@ -62,7 +62,7 @@ def read(where: str | None) -> Corpus:
     try:
         seen = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
     except OSError as error:
-        raise refusal(f"--data {source}: {error.filename} cannot be read: {error.strerror}.") from error
+        raise user_error(f"--data {source}: {error.filename} cannot be read: {error.strerror}.") from error
     return _read(source, root, seen)
 
 
@@ -70,7 +70,7 @@ def read(where: str | None) -> Corpus:
 def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> Corpus:
     """The content of files as they were seen: what has changed since is read again."""
     if sum(size for _, size, _ in seen) > MOST:
-        raise refusal(
+        raise user_error(
             f"--data {source}: more than {MOST >> 20} MB.",
             expected="a sample that every worker can hold in memory",
             fix="name a part of it, for example with a glob: --data 'folder/a*.txt'",
@@ -80,19 +80,19 @@ def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> C
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise refusal(f"--data {source}: {path} cannot be read: {error.strerror}.") from error
+            raise user_error(f"--data {source}: {path} cannot be read: {error.strerror}.") from error
         if b"\0" in content[:8192]:
             binary += 1
         elif content.strip():
             files.append((os.path.relpath(path, root), content))
     if not files:
-        raise refusal(
+        raise user_error(
             f"--data {source}: {f'{binary} binary files and no text' if binary else 'nothing in it'}.",
             expected="text files: no NUL bytes, not empty",
         )
     size = sum(len(content) for _, content in files)
     if size < LEAST:
-        raise refusal(
+        raise user_error(
             f"--data {source}: {size:,} bytes of text.",
             expected=f"at least {LEAST:,}, to learn from some and keep some apart",
             fix="add more text, or leave --data out for the Python library's own source.",
@@ -109,7 +109,7 @@ def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> C
 def _paths(where: str) -> tuple[Path, list[Path]]:
     """The folder that names are relative to, and the files."""
     if not where.strip():
-        raise refusal("--data got an empty name.", expected="a file, a folder, or a glob in quotes")
+        raise user_error("--data got an empty name.", expected="a file, a folder, or a glob in quotes")
     path = Path(where).expanduser()
     if path.is_dir():
         found = []
@@ -123,7 +123,7 @@ def _paths(where: str) -> tuple[Path, list[Path]]:
         return path.parent, [path]
     matches = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
     if not matches:
-        raise refusal(
+        raise user_error(
             f"--data {where}: there is no such file or folder.",
             expected="a file, a folder, or a glob in quotes",
         )

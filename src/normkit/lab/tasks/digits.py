@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.task import Task
 from normkit.lab.tasks.networks import conv_net, mlp
 
@@ -58,7 +58,9 @@ class DigitsTask(Task):
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
-            raise refusal("The task digits needs scikit-learn.", fix="pip install 'normkit[lab]'") from error
+            raise user_error(
+                "The task digits needs scikit-learn.", fix="pip install 'normkit[lab]'"
+            ) from error
         found = load_digits()
         order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(0))
         pixels = torch.from_numpy(found.images).float()[order, None] / 16

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.task import Task
 from normkit.lab.tasks import corpus
 from normkit.transformer import Encoder
@@ -89,7 +89,7 @@ class LinesTask(Task):
                     rows.append(torch.frombuffer(bytearray(line[: self.length]), dtype=torch.uint8))
                     labels.append(label)
         if len(largest) < 2 or len(rows) < 4 * HELD_OUT:
-            raise refusal(
+            raise user_error(
                 f"The task lines found {len(rows):,} different lines in {len(largest)} files.",
                 expected=f"at least {4 * HELD_OUT:,} lines of {SHORTEST} bytes or more, in 2 files or more",
             )

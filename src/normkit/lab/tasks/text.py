@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.errors import refusal
+from normkit.errors import user_error
 from normkit.lab.task import Task
 from normkit.lab.tasks import corpus
 from normkit.transformer import LanguageModel
@@ -64,7 +64,9 @@ class TextTask(Task):
         found = corpus.read(self.data)
         shortest = min(len(b"".join(c for _, c in part)) for part in (found.files, found.unseen))
         if shortest <= self.length + 1:
-            raise refusal(f"length= got {self.length}.", expected=f"less than the data, {shortest:,} bytes")
+            raise user_error(
+                f"length= got {self.length}.", expected=f"less than the data, {shortest:,} bytes"
+            )
         return found
 
     @cached_property
