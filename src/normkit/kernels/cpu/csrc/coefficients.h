@@ -68,8 +68,8 @@ template <class T> void channel_slopes(const Channels &c) {
     };
     Sum g = {vd{}, 0}, gd = {vd{}, 0};
     auto slope = [&](auto at, int64_t k, auto mean, auto rstd, auto sum_g, auto sum_gd, auto count, auto write) NK_LAMBDA {
-        const auto steep = -rstd * rstd * rstd * sum_gd / count, lo = mean - at(hi + k);
-        write(plain((c.center ? -rstd * sum_g / count : at.all(0)) - lo * steep), plain(steep));
+        const auto share = -rstd / count, steep = share * rstd * rstd * sum_gd, lo = mean - at(hi + k);
+        write(plain((c.center ? share * sum_g : at.all(0)) - lo * steep), plain(steep));
     };
     each_channel(c, [&](auto at, int64_t k, auto mean, auto rstd) NK_LAMBDA {
         const auto a = at(c.a + k), b = at(c.b + k) - (mean - at(hi + k)) * a, w = at(c.weight + k);

@@ -25,8 +25,10 @@ template <class T> struct InOrder {
     }
     template <class At> NK_INLINE Two<Reg<T>> operator()(At at, int64_t j) const { return load2(values + at.place(j)); }
     template <class At> NK_INLINE void put(At at, int64_t j, Two<Reg<T>> v) { store2(values + at.place(j), v); }
-    NK_INLINE void natural(const Walk<T> &walk, Compute<T> *to) const {
-        columns(walk, [&](auto at, int64_t j) NK_LAMBDA { put_wide<T>(to + j, (*this)(at, j)); });
+    NK_INLINE const Compute<T> *natural(const Walk<T> &walk, Compute<T> *room) const {
+        if (!ODD_EVEN<T> && !walk.tail) return values;
+        columns(walk, [&](auto at, int64_t j) NK_LAMBDA { put_wide<T>(room + j, (*this)(at, j)); });
+        return room;
     }
 };
 // A few rows at a time, so that sums are loaded and stored once for all of them: body(first, how many, how far ahead to
@@ -47,17 +49,19 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
     const int64_t J = job.shape.channels();
     const Walk<T> walk(p.width);
     InOrder<T> sum, square, origin;
-    C s[TILE + PAIR<T>], q[TILE + PAIR<T>], o[TILE + PAIR<T>];
+    C room[3][TILE + PAIR<T>];
     double seen = 0;
     for (int64_t row = p.row; row < p.last; row += BLOCK_ROWS) {
         int64_t rows[BLOCK_ROWS];
         const int m = valid_rows(job, p, row, rows), few = int(least(m, 8));
         if (!m) continue;
         const T *x = static_cast<const T *>(job.x) + p.from;
+        const T *some[8];
+        for (int r = 0; r < few; ++r) some[r] = x + rows[r * m / few] * J;
         columns(walk, [&](auto at, int64_t j) NK_LAMBDA {
-            const Two<Reg<T>> first = at.load(x + rows[0] * J + j);
+            const Two<Reg<T>> first = at.load(some[0] + j);
             Two<Reg<T>> off = both(C(0));
-            for (int r = 1; r < few; ++r) off = off + (at.load(x + rows[r * m / few] * J + j) - first);
+            for (int r = 1; r < few; ++r) off = off + (at.load(some[r] + j) - first);
             origin.put(at, j, madd(off, both(C(1) / few), first));
         });
         few_at_a_time<8>(0, m, J, [&](int64_t r, auto how_many, int64_t next) NK_LAMBDA {
@@ -78,7 +82,7 @@ template <class T> void column_moments(const Groups &job, const Piece &p) {
                 sum.put(at, j, a), square.put(at, j, b);
             });
         });
-        sum.natural(walk, s), square.natural(walk, q), origin.natural(walk, o);
+        const C *s = sum.natural(walk, room[0]), *q = square.natural(walk, room[1]), *o = origin.natural(walk, room[2]);
         const double per = 1.0 / m;
         merge(p.width, p.a, p.b, seen, m, [&](auto at, int64_t j) NK_LAMBDA { return at(o + j) + at(s + j) * per; },
               [&](auto at, int64_t j) NK_LAMBDA { return at(q + j) - at(s + j) * at(s + j) * per; });
@@ -122,7 +126,7 @@ template <class T> void column_sums(const Groups &job, const Piece &piece) {
     T *dx = static_cast<T *>(job.y) + piece.from;
     const InOrder<T> hi(walk, piece.hi), p(walk, piece.p);
     InOrder<T> sum_a, sum_b;
-    C a[TILE + PAIR<T>], b[TILE + PAIR<T>];
+    C room[2][TILE + PAIR<T>];
     for (int64_t row = piece.row; row < piece.last; row += BLOCK_ROWS) {
         int64_t rows[BLOCK_ROWS];
         const int m = valid_rows(job, piece, row, rows);
@@ -155,8 +159,8 @@ template <class T> void column_sums(const Groups &job, const Piece &piece) {
         if (piece.write) block(std::false_type(), std::true_type());
         else if (job.row_weight) block(std::true_type(), std::false_type());
         else block(std::false_type(), std::false_type());
-        if (m) sum_a.natural(walk, a), sum_b.natural(walk, b);
-        else __builtin_memset(a, 0, width * sizeof(C)), __builtin_memset(b, 0, width * sizeof(C));
+        if (!m) columns(walk, [&](auto at, int64_t j) NK_LAMBDA { sum_a.put(at, j, both(C(0))), sum_b.put(at, j, both(C(0))); });
+        const C *a = sum_a.natural(walk, room[0]), *b = sum_b.natural(walk, room[1]);
         const bool fresh = row == piece.row;
         in_lanes(width, [&](auto at, int64_t j) NK_LAMBDA {
             at(piece.a + j, fresh ? at(a + j) : at(piece.a + j) + at(a + j));

@@ -34,7 +34,7 @@ struct Cut {
         const int64_t J = s.channels();
         width = J;
         if (spans) {
-            const int64_t group = s.r1 * s.r3 * s.i, several = most(1, GRAIN / 2 / group);
+            const int64_t group = s.r1 * s.r3 * s.i, several = most(1, GRAIN / group);
             if (!given && (group <= CACHED || s.r1 == 1)) width = least(J, s.r3 == 1 ? divided(several, 4) * 4 : several * s.r3);
             rows = most(most(1, divided(s.r1, SETS)), GRAIN / (width * s.i));
         } else {
@@ -93,14 +93,17 @@ struct Slice {
         return c;
     }
 
-    // A pass over the pieces of the slice: fill(piece, chunk, tile) says where its sums and coefficients are.
-    template <class Fill> void pass(const Groups &how, PieceFn span, PieceFn column, int64_t from, int64_t width, Fill fill) const {
+    // A pass over the pieces of the slice: fill(piece, chunk, tile) says where its sums and coefficients are. The last
+    // pass goes backwards, and begins with what is still in the cache.
+    enum Way { FORWARDS, BACKWARDS };
+    template <class Fill> void pass(Way way, const Groups &how, PieceFn span, PieceFn column, int64_t from, int64_t width, Fill fill) const {
         const int64_t i = how.shape.i, r1 = how.shape.r1, rows = cut.rows;
         const PieceFn run = i > 1 ? span : column;
         const int64_t several = GRAIN / (least(rows, r1) * i), tile = least(TILE, i == 1 ? width : i > 512 ? most(1, several) : most(4, several / 4 * 4));
         const int64_t tiles = divided(width, tile);
         parallel(cut.chunks * tiles, least(rows, r1) * tile * i, [&](int64_t begin, int64_t end) {
-            for (int64_t task = begin; task < end; ++task) {
+            for (int64_t next = begin; next < end; ++next) {
+                const int64_t task = way == FORWARDS ? next : begin + end - 1 - next;
                 const int64_t chunk = task / tiles, at = task % tiles * tile;
                 Piece piece = {};
                 piece.k0 = k0;
@@ -124,7 +127,7 @@ struct Slice {
         if (merged) view.shape = {job.shape.k0, job.shape.r1, job.shape.k2, 1, job.shape.r3 * job.shape.i};
         const int64_t per = merged ? job.shape.r3 : 1, n = width / per, r3 = job.shape.r3 / per;
         const Kernels &k = kernels();
-        pass(view, k.span_moments[job.type], k.column_moments[job.type], from / per, n, [&](Piece &piece, int64_t chunk, int64_t at) {
+        pass(FORWARDS, view, k.span_moments[job.type], k.column_moments[job.type], from / per, n, [&](Piece &piece, int64_t chunk, int64_t at) {
             piece.a = work.chunk_a + chunk * n + at;
             piece.b = work.chunk_b + chunk * n + at;
             piece.count = work.count + chunk;
@@ -165,7 +168,7 @@ struct Slice {
         Channels c = channels();
         c.q = work.q;
         k.channel_scales[job.type](c);
-        pass(job, k.span_apply[job.type], k.column_apply[job.type], from, width, [&](Piece &piece, int64_t, int64_t at) {
+        pass(BACKWARDS, job, k.span_apply[job.type], k.column_apply[job.type], from, width, [&](Piece &piece, int64_t, int64_t at) {
             piece.hi = offset(work.hi, at);
             piece.p = offset(work.p, at);
             piece.q = offset(work.q, at);
@@ -195,7 +198,7 @@ struct Slice {
         c.s = on_rows ? work.s : nullptr;
         k.channel_scales[job.type](c);
         if (sums) {
-            pass(job, k.span_sums[job.type], k.column_sums[job.type], from, width, [&](Piece &piece, int64_t chunk, int64_t at) {
+            pass(FORWARDS, job, k.span_sums[job.type], k.column_sums[job.type], from, width, [&](Piece &piece, int64_t chunk, int64_t at) {
                 piece.a = work.chunk_a + chunk * width + at;
                 piece.b = work.chunk_b + chunk * width + at;
                 piece.hi = offset(work.hi, at);
@@ -216,7 +219,7 @@ struct Slice {
             k.channel_slopes[job.type](c);
         }
         if (!(sums && given))
-            pass(job, k.span_gradient[job.type], k.column_gradient[job.type], from, width, [&](Piece &piece, int64_t, int64_t at) {
+            pass(BACKWARDS, job, k.span_gradient[job.type], k.column_gradient[job.type], from, width, [&](Piece &piece, int64_t, int64_t at) {
                 piece.hi = offset(work.hi, at);
                 piece.p = offset(work.p, at);
                 piece.q = offset(work.q, at);

@@ -139,10 +139,15 @@ template <class T> struct Rim {
 };
 
 // to[j] = value(at, j). The rim is read before what it shares with the last pair is written: `to` may be what is read.
+// What comes next is asked for: no machine foresees where a store leaves a page.
 template <class T, class Value> NK_INLINE void write(const Walk<T> &walk, T *to, Value value) {
+    constexpr int64_t FAR = 512;
     const Rim<T> rim{walk};
     int64_t j = 0;
-    for (; j < walk.full - PAIR<T>; j += PAIR<T>) store2(to + j, value(Full<T>(), j));
+    for (; j < walk.full - PAIR<T>; j += PAIR<T>) {
+        __builtin_prefetch(to + j + FAR, 1);
+        store2(to + j, value(Full<T>(), j));
+    }
     Two<Reg<T>> last = {};
     if (walk.tail) last = value(rim, walk.rim);
     if (walk.whole) store2(to + j, value(Full<T>(), j));
