@@ -75,6 +75,11 @@ NK_EMULATED void stream_pd(double *p, __m512d v) {
     _mm256_stream_pd(p + 4, half<__m256d>(v, 1));
 }
 
+NK_EMULATED void stream_si512(__m512i *p, __m512i v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i *>(p), half<__m256i>(v, 0));
+    _mm256_stream_si256(reinterpret_cast<__m256i *>(p) + 1, half<__m256i>(v, 1));
+}
+
 } // namespace emulated
 } // namespace normkit
 
@@ -93,6 +98,7 @@ NK_EMULATED void stream_pd(double *p, __m512d v) {
 #define _mm512_setr_epi32 normkit::emulated::setr_epi32
 #define _mm512_stream_ps normkit::emulated::stream_ps
 #define _mm512_stream_pd normkit::emulated::stream_pd
+#define _mm512_stream_si512 normkit::emulated::stream_si512
 #define _mm512_castpd512_pd256(a) normkit::emulated::half<__m256d>(a, 0)
 #define _mm512_castps512_ps256(a) normkit::emulated::half<__m256>(a, 0)
 #undef _mm512_extractf32x8_ps
