@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from normkit import kernels
 from normkit.errors import user_error
@@ -40,8 +41,10 @@ def compute(
         if split is not None:
             y = y.reshape(x.shape)
         return _match_memory_format(y, x, channels_last=keep_channels_last)
-    _check_out(out, x, *_tensors(call))
-    offered = None if out.is_neg() or (split is not None and not out.is_contiguous()) else out
+    _check_out(out, x, call)
+    offered = (
+        None if is_compiling() or out.is_neg() or (split is not None and not out.is_contiguous()) else out
+    )
     if split is None:
         return _copy_to_out(kernels.run(op, x, call, offered), out)
     into = None if offered is None else split(offered)
@@ -62,16 +65,12 @@ def compute_sum(
         raise user_error(
             f"out= got {type(out).__name__}.", expected="a tuple of two tensors, (normalised, sum)"
         )
-    _check_out(out[0], x, *_tensors(call))
-    _check_out(out[1], x, *_tensors(call), dtype=torch.promote_types(x.dtype, call["residual"].dtype))
-    if _overlap(*out):
+    _check_out(out[0], x, call)
+    _check_out(out[1], x, call, dtype=torch.promote_types(x.dtype, call["residual"].dtype))
+    if not is_compiling() and _overlap(*out):
         raise user_error("out= got two tensors that share memory.", expected="one for each output")
-    y, total = kernels.run(op, x, call, None if any(t.is_neg() for t in out) else out)
+    y, total = kernels.run(op, x, call, None if is_compiling() or any(t.is_neg() for t in out) else out)
     return _copy_to_out(y, out[0]), _copy_to_out(total, out[1])
-
-
-def _tensors(call: dict[str, Any]) -> list[Tensor]:
-    return [t for t in call.values() if isinstance(t, Tensor)]
 
 
 def _match_memory_format(y: Tensor, x: Tensor, *, channels_last: bool = True) -> Tensor:
@@ -91,35 +90,43 @@ def _is_channels_last(x: Tensor) -> bool:
     return True
 
 
-def _check_out(out: object, x: Tensor, *others: Tensor, dtype: torch.dtype | None = None) -> None:
+def _check_out(out: object, x: Tensor, call: dict[str, Any], dtype: torch.dtype | None = None) -> None:
     """``out`` must be able to hold the result, and hold nothing that is still to be read."""
     dtype = dtype or x.dtype
     if not isinstance(out, Tensor):
         raise user_error(f"out= got {type(out).__name__}.", expected="a torch.Tensor")
-    if out.shape != x.shape or out.dtype != dtype or out.device != x.device:
+    if out.shape != x.shape or out.dtype != dtype or out.device != x.device or out.layout != x.layout:
         raise user_error(
-            f"out= got a tensor of shape {tuple(out.shape)}, {out.dtype}, on {out.device}.",
-            expected=f"shape {tuple(x.shape)}, {dtype}, on {x.device}",
+            f"out= got a tensor of shape {tuple(out.shape)}, {out.dtype}, {out.layout}, on {out.device}.",
+            expected=f"shape {tuple(x.shape)}, {dtype}, {x.layout}, on {x.device}",
         )
-    tensors = [x, *others]
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise user_error(
-            "out= got an inference tensor.",
-            expected="an ordinary one, outside of torch.inference_mode()",
-            fix="make it outside of inference mode, or clone() it.",
-        )
+    tensors = [x, *(t for t in call.values() if isinstance(t, Tensor))]
     if torch.is_grad_enabled() and any(t.requires_grad for t in (out, *tensors)):
         raise user_error(
             "out= got tensors that require a gradient.",
             expected="no gradient to record",
             fix="call it under torch.no_grad(), or leave out= away.",
         )
+    if is_compiling():  # there are no addresses to compare, and what is written is copied
+        return
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise user_error(
+            "out= got an inference tensor.",
+            expected="an ordinary one, outside of torch.inference_mode()",
+            fix="make it outside of inference mode, or clone() it.",
+        )
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise user_error(
+            "out= got an expanded tensor.", expected="a place for every number", fix="contiguous() makes one."
+        )
+    terms = (x, call.get("residual"))
     for tensor in tensors:
         same = out.data_ptr() == tensor.data_ptr() and out.stride() == tensor.stride()
-        if _overlap(out, tensor) and not (same and out.shape == tensor.shape):
+        may_be_out = any(tensor is term for term in terms) and same and out.shape == tensor.shape
+        if _overlap(out, tensor) and not may_be_out:
             raise user_error(
                 "out= got a tensor that shares memory with an input.",
-                expected="the input itself, or memory of its own",
+                expected="x or the residual itself, or memory of its own",
             )
 
 

@@ -48,13 +48,18 @@ def recompute_with_reference(
     inputs: Sequence[Tensor | None],
     needed: Sequence[bool],
     dy: Tensor,
-    *,
-    create_graph: bool = True,
 ) -> list[Tensor | None]:
-    """The gradients of ``forward(*inputs)`` that are needed, None for the others."""
-    wanted = [t for t, n in zip(inputs, needed, strict=True) if n and t is not None]
-    y = forward(*inputs)
-    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph) if wanted else ())
+    """The gradients of ``forward(*inputs)`` that are needed, None for the others.
+
+    With respect to aliases: the inputs themselves may depend on each other, be one tensor, or have hooks, all
+    of which the backward that called this takes care of.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():  # also where forward mode differentiates a backward
+        inputs = [None if t is None else t.view_as(t) for t in inputs]
+        wanted = [t for t, n in zip(inputs, needed, strict=True) if n and t is not None]
+        y = forward(*inputs)
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph) if wanted else ())
     return [next(found) if n and t is not None else None for t, n in zip(inputs, needed, strict=True)]
 
 
@@ -239,7 +244,8 @@ def _gradients(
         leaves = [
             None if t is None else t.detach().requires_grad_(n) for t, n in zip(inputs, needed, strict=True)
         ]
-        found = recompute_with_reference(forward, leaves, needed, dy, create_graph=False)
+    with torch.no_grad():
+        found = recompute_with_reference(forward, leaves, needed, dy)
     x = inputs[0]
     assert x is not None
     of = (x if t is None else t for t in inputs)

@@ -26,7 +26,9 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *call: Any) -> t
     if not is_compiling() and eager.MODULE is not None:
         return eager.MODULE.groups(x, *sizes, weight, bias, on_rows, *rest, (sizes, on_rows))
     if is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return (_Groups.apply if is_compiling() else _apply)(x, weight, bias, *call)
+        if not is_compiling():
+            return _apply(x, weight, bias, *call)
+        return _Groups.apply(*rows.apart(x, weight, bias), *call)
     return operator("groups")(x, *sizes, weight, bias, on_rows, *rest)
 
 
@@ -83,7 +85,7 @@ def _backward(
     center: bool,
 ) -> tuple[Tensor | None, ...]:
     sizes, on_rows = five
-    if is_grad_enabled() and not is_compiling():  # create_graph=True
+    if rows.differentiates():
 
         def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
             return groups_norm(x, sizes, weight, bias, on_rows, mask, mean, var, eps, center)

@@ -189,9 +189,10 @@ def _bumping(name: str) -> Callable[..., Any]:
     written = [k for k, a in enumerate(overload._schema.arguments) if a.alias_info is not None]
 
     def kernel(keyset: Any, *call: Any) -> Any:
-        for k in written:
+        result = overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *call)
+        for k in written:  # after the write, as torch does: who keeps the old version has copied it by then
             increment_version(call[k])
-        return overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *call)
+        return result
 
     return kernel
 

@@ -130,8 +130,13 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
     natural = tuple(range(len(shape)))
     if is_dense_as(shape, strides, natural):
         return natural
-    order = tuple(sorted(natural, key=lambda axis: -strides[axis]))
-    return order if is_dense_as(shape, strides, order) else None
+    order: list[int] = []  # by hand: a stride that torch.compile knows as a symbol is no key for sorted()
+    for axis in natural:
+        at = len(order)
+        while at > 0 and strides[order[at - 1]] < strides[axis]:
+            at -= 1
+        order.insert(at, axis)
+    return tuple(order) if is_dense_as(shape, strides, order) else None
 
 
 def is_dense_as(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from normkit.kernels.by_reference import recompute_with_reference, rows_norm
 from normkit.kernels.cpu import eager
 from normkit.kernels.operators import operator
 
-__all__ = ["add", "add_out", "backward", "norm", "norm_out"]
+__all__ = ["add", "add_out", "apart", "backward", "differentiates", "norm", "norm_out"]
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -22,6 +23,8 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
     if not _needs_grad(x, weight, bias):
         return operator("rows")(x, weight, bias, dims, eps, kind)
+    if is_compiling():
+        x, weight, bias = apart(x, weight, bias)
     return _apply(_Rows, "rows")(x, weight, bias, dims, eps, kind)
 
 
@@ -42,8 +45,8 @@ def add(
 ) -> tuple[Tensor, Tensor]:
     if not _needs_grad(x, residual, weight, bias):
         return operator("rows_add")(x, residual, weight, bias, dims, eps, kind)
-    if residual is x and is_compiling():
-        residual = x.clone()  # torch.compile does not take one tensor twice
+    if is_compiling():
+        x, residual, weight, bias = apart(x, residual, weight, bias)
     return _apply(_AddRows, "rows_add")(x, residual, weight, bias, dims, eps, kind)
 
 
@@ -66,6 +69,19 @@ def _needs_grad(*tensors: Tensor | None) -> bool:
             if t is not None and t.requires_grad:
                 return True
     return False
+
+
+def apart(*tensors: Any) -> list[Any]:
+    """torch.compile does not take one tensor twice as arguments of a Function."""
+    return [
+        t.clone() if t is not None and any(t is other for other in tensors[:k]) else t
+        for k, t in enumerate(tensors)
+    ]
+
+
+def differentiates() -> bool:
+    """Is the gradient itself to be differentiated: create_graph=True, or forward mode over a backward?"""
+    return not is_compiling() and (is_grad_enabled() or forward_ad._current_level >= 0)
 
 
 def _apply(function: Any, name: str) -> Any:
@@ -143,7 +159,7 @@ def backward(
 ) -> Gradients:
     if dy is None:
         return dtotal, None, None
-    if is_grad_enabled() and not is_compiling():  # create_graph=True
+    if differentiates():
 
         def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
             return rows_norm(x, weight, bias, dims, eps, kind, dy.dtype)

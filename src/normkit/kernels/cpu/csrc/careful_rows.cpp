@@ -24,7 +24,7 @@ struct Row {
     double true_rstd() const { return std::ldexp(rstd, power); }
 
     Row(Type type, const void *x, int64_t from, int64_t n, double eps, bool center) : type(type), x(x), from(from), n(n) {
-        double largest = std::sqrt(eps);
+        double largest = eps > 0 ? std::sqrt(eps) : 0;
         for (int64_t j = 0; j < n; ++j) largest = std::fmax(largest, std::fabs(get(type, x, from + j)));
         if (largest > 0) power = -std::ilogb(largest);
         const Row &d = *this;
@@ -35,8 +35,9 @@ struct Row {
         }
         for (int64_t j = 0; j < n; ++j) var += (d[j] - mean) * (d[j] - mean);
         // Should nothing be left of eps, a row of equal numbers must still give 0.
-        const double least = eps > 0 ? std::numeric_limits<double>::min() : 0;
-        rstd = 1 / std::sqrt(var / n + std::fmax(std::ldexp(eps, 2 * power), least));
+        constexpr double least = std::numeric_limits<double>::min();
+        const double scaled = std::ldexp(eps, 2 * power);
+        rstd = 1 / std::sqrt(var / n + (eps > 0 && scaled < least ? least : scaled));
     }
 };
 
