@@ -28,7 +28,7 @@ struct Cut {
     int64_t rows, chunks;   // rows of a chunk; chunks of a slice
     int64_t samples, sets;  // k0s of a set, which one thread does one after the other; sets
     int64_t unit;           // numbers in a slice of a set
-    bool share_slices;
+    bool share_slices;      // among threads; else the pieces of each slice
 
     Cut(const Shape &s, bool given) : spans(s.i > 1) {
         const int64_t J = s.channels();
@@ -47,7 +47,10 @@ struct Cut {
         if (samples < 1) samples = 1;
         sets = divided(s.k0, samples);
         unit = samples * s.r1 * width * s.i;
-        share_slices = sets * slices >= 16 || s.r1 * width * s.i <= CACHED;
+        uint32_t threads; // who does what, not what is done
+        check(torch_get_num_threads(&threads));
+        const int64_t units = sets * slices;
+        share_slices = units >= 8 * threads || units % threads == 0 || s.r1 * width * s.i <= CACHED;
     }
 };
 
