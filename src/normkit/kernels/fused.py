@@ -180,7 +180,7 @@ def _move_batch(call: dict[str, Any], stats: Tensor) -> None:
     mean, var = call["running_mean"], call["running_var"]
     if mean is None or var is None:
         return
-    if isinstance(share, Tensor) or not (mean.is_contiguous() and var.is_contiguous()) or mean.is_neg():
+    if isinstance(share, Tensor) or not (mean.is_contiguous() and var.is_contiguous()):
         reference.move_running(mean, var, stats, share)
     else:
         operator("update_running")(mean, var, stats, share)

@@ -24,7 +24,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: 
     if not _needs_grad(x, weight, bias):
         return operator("rows")(x, weight, bias, dims, eps, kind)
     if is_compiling():
-        x, weight, bias = apart(x, weight, bias)
+        return _Rows.apply(*apart(x, weight, bias), dims, eps, kind)
     return _apply(_Rows, "rows")(x, weight, bias, dims, eps, kind)
 
 
@@ -46,7 +46,7 @@ def add(
     if not _needs_grad(x, residual, weight, bias):
         return operator("rows_add")(x, residual, weight, bias, dims, eps, kind)
     if is_compiling():
-        x, residual, weight, bias = apart(x, residual, weight, bias)
+        return _AddRows.apply(*apart(x, residual, weight, bias), dims, eps, kind)
     return _apply(_AddRows, "rows_add")(x, residual, weight, bias, dims, eps, kind)
 
 
@@ -86,8 +86,6 @@ def differentiates() -> bool:
 
 def _apply(function: Any, name: str) -> Any:
     """How a Function is applied: as a node in C++, if there is one and no mode wants to see operators."""
-    if is_compiling():
-        return function.apply
     if eager.MODULE is not None and _len_torch_dispatch_stack() == 0:
         return getattr(eager.MODULE, name)
     # Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
