@@ -123,7 +123,7 @@ def test_info_for_machines_says_the_same(capsys):
     assert code == 0
     assert set(found) == {
         *("normkit", "python", "torch", "system", "cpu", "threads"),
-        *("isa", "kernels_missing", "backends"),
+        *("isa", "kernels_missing", "extension_missing", "backends"),
     }
     assert found["normkit"] == nk.__version__
     assert found["isa"] == library.isa()

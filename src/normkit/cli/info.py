@@ -52,6 +52,7 @@ def facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "isa": kernels.isa(),
         "kernels_missing": kernels.missing(),
+        "extension_missing": kernels.extension_missing(),
         "backends": backends,
     }
 
@@ -68,6 +69,8 @@ def show(found: dict[str, Any]) -> None:
     rows["kernels"] = f"none: {missing}" if missing else f"C++, {found['isa']} instructions"
     if missing:
         rows["fix"] = FIX
+    elif found["extension_missing"]:
+        rows["small calls"] = f"slower than they could be: {found['extension_missing']}"
     versions = Table.grid(padding=(0, 2))
     for row in rows.items():
         versions.add_row(*row)

@@ -14,9 +14,21 @@ from torch import Tensor
 
 from normkit.kernels import fast, reference
 from normkit.kernels.admission import BACKENDS, admit, exact
-from normkit.kernels.cpu import library
+from normkit.kernels.cpu import eager, library
 
-__all__ = ["BACKENDS", "admit", "choices", "exact", "explain", "fast", "isa", "linear", "missing", "run"]
+__all__ = [
+    "BACKENDS",
+    "admit",
+    "choices",
+    "exact",
+    "explain",
+    "extension_missing",
+    "fast",
+    "isa",
+    "linear",
+    "missing",
+    "run",
+]
 
 
 def run(op: str, x: Tensor, call: dict[str, Any], out: Any = None) -> Any:
@@ -48,6 +60,11 @@ def isa() -> str | None:
 def missing() -> str | None:
     """Why there are no CPU kernels here; None if there are."""
     return library.MISSING
+
+
+def extension_missing() -> str | None:
+    """Why small calls take the long way here; None if the extension for this torch is there."""
+    return eager.MISSING
 
 
 def explain(x: Tensor, **call: Any) -> str:
