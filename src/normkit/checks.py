@@ -199,7 +199,8 @@ def parameter(who: str, name: str, value: object, x: Tensor) -> None:
             expected="a floating-point dtype",
             fix=f"convert it first, for example with {name}.{'real' if value.is_complex() else 'float()'}.",
         )
-    same_device(who, x, {name: value})
+    if value.device != x.device:
+        same_device(who, x, {name: value})
 
 
 def same_device(who: str, x: Tensor, others: Mapping[str, Tensor | None]) -> None:

@@ -75,7 +75,7 @@ def compute_sum(
 
 def _match_memory_format(y: Tensor, x: Tensor, *, channels_last: bool = True) -> Tensor:
     """Contiguous, as torch's outputs are, so that ``view`` works on them; but channels_last stays so."""
-    if channels_last and x.ndim in (4, 5) and _is_channels_last(x):
+    if channels_last and x.ndim in (4, 5) and not x.is_contiguous() and _is_channels_last(x):
         return y.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d)
     return y.contiguous()
 
