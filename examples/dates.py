@@ -48,7 +48,7 @@ class Dates(nk.lab.Task):
             depth=run.depth,
             heads=self.heads,
             context=LONGEST,
-            norm=run.norm_maker,
+            norm=run.norm_factory,
             placement=run.placement_rule,
         )
 

@@ -98,7 +98,7 @@ LAYERS = [
     (lambda: nk.BatchNorm1d(3)(x23.numpy()), "BatchNorm1d got ndarray"),
     (lambda: nk.InstanceNorm1d(3)(None), "InstanceNorm1d got NoneType"),
     (lambda: nk.InstanceNorm1d(3)(x234[0], mask=[True]), "a mask of list"),
-    (lambda: nk.LayerNorm(3, axis=1.0)(x23), "a whole number"),
+    (lambda: nk.LayerNorm(3, axis=1.0)(x23), "an integer"),
     (lambda: ours.layer_norm(x23, (3,), [1.0] * 3), "a weight of list"),
     (lambda: ours.add_layer_norm(x23, x234, (3,)), "the same shape"),
     (lambda: ours.add_rms_norm(x23, x23.long(), (3,)), "floating-point"),

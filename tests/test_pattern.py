@@ -176,8 +176,8 @@ MISFITS = [
     ("n (g [c])", {"g": 2, "c": 3}, (2, 7), "g=2, c=3, i.e. 6; it has 7"),
     ("n (g [c])", {}, (2, 6), "pass g=..."),
     ("b [d]", {"e": 4}, (2, 3), "a size for 'e'"),
-    ("b [d]", {"d": 0}, (2, 3), "a whole number of at least 1"),
-    ("b [d]", {"d": 2.0}, (2, 3), "a whole number of at least 1"),
+    ("b [d]", {"d": 0}, (2, 3), "an integer of at least 1"),
+    ("b [d]", {"d": 2.0}, (2, 3), "an integer of at least 1"),
     ("b d", {}, (2, 3), "for example 'b [d]'"),
     ("", {}, (2, 3), "has no brackets"),
 ]

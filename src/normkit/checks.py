@@ -15,6 +15,7 @@ __all__ = [
     "axis_of",
     "channel_axis",
     "floating",
+    "integer",
     "mask_like",
     "normalized_axes",
     "one_of",
@@ -23,7 +24,6 @@ __all__ = [
     "running",
     "same_device",
     "several_values",
-    "whole",
 ]
 
 
@@ -39,10 +39,10 @@ def one_of(value: str, allowed: Iterable[str], *, what: str) -> None:
         )
 
 
-def whole(value: object, *, what: str, least: int) -> None:
-    """A whole number that is large enough."""
+def integer(value: object, *, what: str, least: int) -> None:
+    """An integer that is large enough."""
     if type(value) is not int or value < least:
-        raise user_error(f"{what} got {value!r}.", expected=f"a whole number of at least {least}")
+        raise user_error(f"{what} got {value!r}.", expected=f"an integer of at least {least}")
 
 
 def floating(who: str, x: object, *, complex_too: bool = False) -> None:
@@ -68,7 +68,7 @@ def positive_eps(layer: str, eps: float, *, training: bool) -> None:
 def axis_of(who: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
     if not isinstance(axis, int):
-        raise user_error(f"{who} got axis={axis!r}.", expected="a whole number")
+        raise user_error(f"{who} got axis={axis!r}.", expected="an integer")
     if not -ndim <= axis < ndim:
         raise user_error(
             f"{who} got axis={axis} for an input with {ndim} axes.", expected=f"{-ndim} to {ndim - 1}"

@@ -112,7 +112,7 @@ class Pattern:
         return next(a for a in self.axes for f in a.factors if f.name == name)
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Refuse a size for a name that the pattern does not have, or one that is not a whole number > 0."""
+        """Refuse a size for a name that the pattern does not have, or one that is not an integer > 0."""
         for name, size in sizes.items():
             if name not in self.names:
                 raise user_error(
@@ -124,7 +124,7 @@ class Pattern:
                 raise self.error(
                     self.axis(name),
                     f"pattern {self.text!r} got {name}={size!r}.",
-                    expected="a whole number of at least 1",
+                    expected="an integer of at least 1",
                 )
 
     def layout(self, shape: Sequence[int], sizes: Mapping[str, int]) -> Layout:

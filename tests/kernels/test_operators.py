@@ -116,7 +116,7 @@ def freed(*shape):
 BAD = {
     "a weight that is too short": ("rows", (X, W[:7], None, 1, 1e-5, 1)),
     "more axes than there are": ("rows", (X, None, None, 3, 1e-5, 1)),
-    "whole numbers": ("rows", (X.long(), None, None, 1, 1e-5, 1)),
+    "integers": ("rows", (X.long(), None, None, 1, 1e-5, 1)),
     "a residual of another shape": ("rows_add", (X, X[:4], None, None, 1, 1e-5, 1)),
     "an out of another shape": ("rows_out", (X, None, None, 1, 1e-5, 1, torch.empty(4, 8))),
     "an out within the input": ("rows_out", (X[:3], None, None, 1, 1e-5, 1, X[2:])),

@@ -29,8 +29,8 @@ except SystemExit:
     pass
 """
 WORKER = """
-from normkit.lab.machine import own_process
-own_process(threads=None)
+from normkit.lab.machine import configure_worker
+configure_worker(threads=None)
 """
 
 

@@ -15,7 +15,7 @@ HOSTILE = {
     "a task": {"task": "pwn:X"},
     "a norm": {"norm": "pwn:X"},
     "a placement": {"placement": "pwn:X"},
-    "an axis that is the norm's maker": {"norm": "pwn:X", "about": {"axes": {"norm_maker": [1, 2]}}},
+    "an axis that is the norm's maker": {"norm": "pwn:X", "about": {"axes": {"norm_factory": [1, 2]}}},
     "an axis that is the placement": {"placement": "pwn:X", "about": {"axes": {"placement_rule": [1, 2]}}},
     "an axis that is the code": {"task": "pwn:X", "about": {"axes": {"code": [1, 2]}}},
     "an axis that is the task": {"task": "pwn:X", "about": {"axes": {"build_task": [1, 2]}}},
@@ -53,8 +53,8 @@ def test_a_run_is_put_into_words_without_its_task():
 
 
 def test_only_fields_of_a_run_are_axes():
-    with pytest.raises(NormkitError, match="norm_maker"):
-        Run(norm="no_such_module:Norm").value("norm_maker")
+    with pytest.raises(NormkitError, match="norm_factory"):
+        Run(norm="no_such_module:Norm").value("norm_factory")
     assert Run(options=(("length", 3),)).value("length") == 3
     assert Run(lr=0.5).value("lr") == 0.5
 

@@ -214,7 +214,7 @@ def test_the_plateau_of_the_stream_is_that_of_the_best_constant():
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(name, fields):
-    with pytest.raises(NormkitError, match="a whole number of at least"):
+    with pytest.raises(NormkitError, match="an integer of at least"):
         find(name, fields)
 
 

@@ -9,7 +9,17 @@ from torch import nn
 
 import normkit as nk
 from normkit import NormkitError
-from normkit.placement import PLACEMENTS, By, Learned, Placement, Residual, Stream, draw, placement_at, sides
+from normkit.placement import (
+    PLACEMENTS,
+    DepthFormula,
+    Learned,
+    Placement,
+    Residual,
+    Stream,
+    draw,
+    encoder_decoder_placements,
+    placement_at,
+)
 
 PRINTED = {
     "post": "x <- N(x + F(x))",
@@ -42,7 +52,7 @@ def test_a_placement_is_a_frozen_value():
 
 def test_numbers_may_depend_on_the_place():
     rule = Placement(
-        skip=By("l/L", lambda layer, depth: layer / depth), gate=Learned(lambda layer, depth: layer)
+        skip=DepthFormula("l/L", lambda layer, depth: layer / depth), gate=Learned(lambda layer, depth: layer)
     )
     at = rule.at(3, 4)
     assert (at.skip, at.gate) == (0.75, Learned(3.0))
@@ -61,11 +71,11 @@ def test_a_function_gives_each_kind_its_own():
 
 
 def test_an_encoder_and_its_decoder_have_numbers_of_their_own_in_deepnorm():
-    encoder, decoder = sides("deepnorm", 6, 12)
+    encoder, decoder = encoder_decoder_placements("deepnorm", 6, 12)
     assert encoder.skip == pytest.approx(0.81 * (6**4 * 12) ** (1 / 16))
     assert encoder.gain == pytest.approx(0.87 * (6**4 * 12) ** (-1 / 16))
     assert (decoder.skip, decoder.gain) == (pytest.approx(36**0.25), pytest.approx(144**-0.25))
-    assert sides("pre", 6, 12) == ("pre", "pre")
+    assert encoder_decoder_placements("pre", 6, 12) == ("pre", "pre")
 
 
 def groups_of_two(dim):

@@ -21,7 +21,7 @@ from normkit.kernels.operators import raw
 
 __all__ = ["RMS_OPTIONS", "add_layer_norm", "add_rms_norm", "layer_norm", "linear", "rms_norm"]
 
-FEW_ROWS = 8  # for more of them a matrix product is faster
+MAX_ROWS = 8  # for more of them a matrix product is faster
 # What an RMSNorm may ask for, as its C functions read it; what is not here is an error.
 RMS_OPTIONS = {  # (zero_centered_weight, multiply)
     (False, "before_cast"): 0,
@@ -47,7 +47,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     if not plain or watched or forward_mode or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return None
     fits = weight.ndim == 2 and x.ndim > 0 and x.shape[-1] == weight.shape[1]
-    if library.MISSING or not fits or not 0 < x.numel() <= FEW_ROWS * weight.shape[1]:
+    if library.MISSING or not fits or not 0 < x.numel() <= MAX_ROWS * weight.shape[1]:
         return None
     y: Tensor = raw("linear")(x, weight, bias)
     return y

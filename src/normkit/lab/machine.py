@@ -16,12 +16,12 @@ from normkit import kernels
 from normkit._version import __version__
 from normkit.lab.allocator import keep_memory
 
-__all__ = ["Memory", "borrowed_process", "cpu", "describe", "own_process"]
+__all__ = ["Memory", "borrowed_process", "configure_worker", "cpu", "describe"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def own_process(threads: int | None = 1) -> None:
+def configure_worker(threads: int | None = 1) -> None:
     """Set up a process that is ours alone: one torch thread, and memory that is kept instead of returned."""
     if threads is not None:
         torch.set_num_threads(threads)

@@ -27,10 +27,10 @@ else:
 __all__ = ["Plan", "make_plan", "read_toml", "values"]
 
 NUMBERS = {"lr": float, "depth": int, "width": int, "batch_size": int, "warmup": int, "steps": int}
-ONE = ("task", "data", "seeds", "steps", "schedule")  # settings that are not axes
-MOST = 100_000  # runs of one comparison, and values of one axis
+NON_AXES = ("task", "data", "seeds", "steps", "schedule")  # settings that are not axes
+MAX_RUNS = 100_000  # runs of one comparison, and values of one axis
 LARGEST = 2**63  # what torch can count to
-KEYS = (*ONE, "norm", "placement", *(n for n in NUMBERS if n not in ONE), "set")
+KEYS = (*NON_AXES, "norm", "placement", *(n for n in NUMBERS if n not in NON_AXES), "set")
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     schedule = chosen.get("schedule", Run.schedule)
     seeds = _seeds(chosen.get("seeds", 3))
     count = math.prod(map(len, (*axes.values(), *options.values(), seeds)))
-    if count > MOST:
+    if count > MAX_RUNS:
         raise user_error(
-            f"The comparison has {count:,} runs.", expected=f"at most {MOST:,}: fewer values, or fewer axes"
+            f"The comparison has {count:,} runs.",
+            expected=f"at most {MAX_RUNS:,}: fewer values, or fewer axes",
         )
     runs = [
         Run(
@@ -112,8 +113,8 @@ def values(given: Any, kind: type, what: str) -> tuple[Any, ...]:
     for part in parts:
         ranged = isinstance(part, str) and ":" in part and kind in (int, float)
         found += _range(part, kind, what) if ranged else [_one(part, kind, what)]
-        if len(found) > MOST:
-            raise user_error(f"{what} got more than {MOST:,} values.", expected=f"at most {MOST:,}")
+        if len(found) > MAX_RUNS:
+            raise user_error(f"{what} got more than {MAX_RUNS:,} values.", expected=f"at most {MAX_RUNS:,}")
     if not found:
         raise user_error(f"{what} got no value.", expected="at least one")
     return tuple(dict.fromkeys(found))
@@ -131,8 +132,8 @@ def _range(text: str, kind: type, what: str) -> list[Any]:
             expected="first:last:count, 0 < first < last, at least two values, evenly spaced in logarithm",
             fix="for example 1e-3:1e-1:5",
         ) from None
-    if points > MOST:
-        raise user_error(f"{what} got {short(text)}.", expected=f"at most {MOST:,} values")
+    if points > MAX_RUNS:
+        raise user_error(f"{what} got {short(text)}.", expected=f"at most {MAX_RUNS:,} values")
     steps = [low * (high / low) ** (k / (points - 1)) for k in range(points)]
     return [kind(float(f"{v:.3g}")) if kind is float else round(v) for v in steps]
 
@@ -151,7 +152,7 @@ def _one(value: Any, kind: type, what: str) -> Any:
             raise ValueError
         return found
     except (ValueError, TypeError, KeyError, OverflowError):
-        names = {int: "whole numbers", float: "numbers", bool: "true or false", str: "names"}
+        names = {int: "integers", float: "numbers", bool: "true or false", str: "names"}
         raise user_error(
             f"{what} got {short(value)}.",
             expected=f"{names.get(kind, kind.__name__)}, with commas between them"
@@ -164,7 +165,7 @@ def _seeds(given: Any) -> list[int]:
     if isinstance(given, str) and "," not in given:
         given = _one(given, int, "seeds")
     if isinstance(given, int) and not isinstance(given, bool):
-        if not 1 <= given <= MOST:
+        if not 1 <= given <= MAX_RUNS:
             raise user_error(
                 f"seeds got {short(given)}.", expected="at least 1; from 3 on there are intervals"
             )

@@ -16,8 +16,8 @@ from normkit import checks, kernels
 from normkit._version import __version__
 from normkit.errors import user_error
 from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
-from normkit.placement.choice import NORMS, Maker
-from normkit.placement.table import PLACEMENTS, Anywhere
+from normkit.placement.norm_factory import NORMS, NormFactory
+from normkit.placement.table import PLACEMENTS, PlacementLike
 from normkit.transformer.description import short
 
 __all__ = ["SCHEDULES", "Run", "code_version"]
@@ -75,11 +75,9 @@ class Run:
         for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
-                raise user_error(
-                    f"{name}= got {short(value)}.", expected=f"a whole number of at least {least}"
-                )
+                raise user_error(f"{name}= got {short(value)}.", expected=f"an integer of at least {least}")
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise user_error(f"seed= got {short(self.seed)}.", expected="a whole number from 0 to 2^63 - 1")
+            raise user_error(f"seed= got {short(self.seed)}.", expected="an integer from 0 to 2^63 - 1")
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
             raise user_error(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 
@@ -89,11 +87,11 @@ class Run:
         return self.steps if self.until is None else min(self.until, self.steps)
 
     @property
-    def norm_maker(self) -> Maker:
+    def norm_factory(self) -> NormFactory:
         return imported(self.norm, what="norm") if ":" in self.norm else self.norm
 
     @property
-    def placement_rule(self) -> Anywhere:
+    def placement_rule(self) -> PlacementLike:
         return imported(self.placement, what="placement") if ":" in self.placement else self.placement
 
     def build_task(self) -> Task:

@@ -276,7 +276,7 @@ class _Single:
         if (
             callable(save)
             and isinstance(self.run.placement_rule, str)
-            and isinstance(self.run.norm_maker, str)
+            and isinstance(self.run.norm_factory, str)
         ):
             save(self.folder / "model.safetensors")
             return self.folder / "model.safetensors"

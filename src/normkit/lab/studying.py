@@ -159,7 +159,7 @@ def study(
     if not chosen:
         raise user_error("study() got no name.", expected=f"one of {', '.join(all_studies())}")
     if seeds is not None and (type(seeds) is not int or not 1 <= seeds <= MOST_SEEDS):
-        raise user_error(f"seeds got {seeds!r}.", expected=f"a whole number from 1 to {MOST_SEEDS}")
+        raise user_error(f"seeds got {seeds!r}.", expected=f"an integer from 1 to {MOST_SEEDS}")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     where = engine_named(engine, workers=workers, address=address)

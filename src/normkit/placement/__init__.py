@@ -2,19 +2,19 @@
 
 from normkit.placement.drawing import draw
 from normkit.placement.residual import FinalNorm, Residual, Stream
-from normkit.placement.rule import By, Learned, Placement
-from normkit.placement.table import PLACEMENTS, Named, placement_at, sides
+from normkit.placement.rule import DepthFormula, Learned, Placement
+from normkit.placement.table import PLACEMENTS, PlacementEntry, encoder_decoder_placements, placement_at
 
 __all__ = [
     "PLACEMENTS",
-    "By",
+    "DepthFormula",
     "FinalNorm",
     "Learned",
-    "Named",
     "Placement",
+    "PlacementEntry",
     "Residual",
     "Stream",
     "draw",
+    "encoder_decoder_placements",
     "placement_at",
-    "sides",
 ]

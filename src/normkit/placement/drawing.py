@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from normkit.placement.rule import By, Learned, Number, Placement
-from normkit.placement.table import PLACEMENTS, Anywhere, placement_at
+from normkit.placement.rule import DepthFormula, Learned, Number, Placement
+from normkit.placement.table import PLACEMENTS, PlacementLike, placement_at
 
 __all__ = ["Drawing", "draw"]
 
@@ -24,7 +24,7 @@ class Drawing(str):
         Path(path).write_text(self, encoding="utf-8")
 
 
-def draw(where: Anywhere, *, layer: int = 1, depth: int = 12, kind: str = "attention") -> Drawing:
+def draw(where: PlacementLike, *, layer: int = 1, depth: int = 12, kind: str = "attention") -> Drawing:
     """The residual stream of one sublayer, as SVG.
 
     The stream runs along the top, past the sublayer F. Yellow boxes are norms; numbers multiply.
@@ -69,7 +69,7 @@ def draw(where: Anywhere, *, layer: int = 1, depth: int = 12, kind: str = "atten
     )
 
 
-def _symbolic(where: Anywhere, layer: int, depth: int, kind: str) -> Placement:
+def _symbolic(where: PlacementLike, layer: int, depth: int, kind: str) -> Placement:
     """The rule as it is written where there is one, because (2L)^1/4 says more than 2.21."""
     placement_at(where, layer, depth, kind)  # which checks it
     rule = PLACEMENTS[where].rule if isinstance(where, str) else where
@@ -81,7 +81,12 @@ def _number(value: Number | Learned) -> list[tuple[str, str]]:
         return [("γ" if value.per_feature else "α", NUMBER)]
     if value == 1:
         return []
-    return [(value.text if isinstance(value, By) else "f(l,L)" if callable(value) else f"{value:g}", NUMBER)]
+    return [
+        (
+            value.text if isinstance(value, DepthFormula) else "f(l,L)" if callable(value) else f"{value:g}",
+            NUMBER,
+        )
+    ]
 
 
 def _line(x0: float, y0: float, x1: float, y1: float, colour: str, width: float, dash: bool = False) -> str:

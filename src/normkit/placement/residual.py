@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from normkit.errors import user_error
-from normkit.placement.choice import Maker, add_norm, apply_norm, make_norm
+from normkit.placement.norm_factory import NormFactory, add_norm, apply_norm, make_norm
 from normkit.placement.rule import Learned, Placement
-from normkit.placement.table import Anywhere, placement_at
+from normkit.placement.table import PlacementLike, placement_at
 
 __all__ = ["FinalNorm", "Residual", "Stream"]
 
@@ -58,8 +58,8 @@ class Residual(nn.Module):
         self,
         fn: nn.Module,
         dim: int,
-        placement: Anywhere = "pre",
-        norm: Maker = "layer",
+        placement: PlacementLike = "pre",
+        norm: NormFactory = "layer",
         *,
         layer: int = 1,
         depth: int = 1,
@@ -136,7 +136,7 @@ class Residual(nn.Module):
 class FinalNorm(nn.Module):
     """The end of a stack: the last residual add, and the norm that a placement ends with, if it does."""
 
-    def __init__(self, dim: int, placement: Placement, norm: Maker = "layer") -> None:
+    def __init__(self, dim: int, placement: Placement, norm: NormFactory = "layer") -> None:
         super().__init__()
         self.norm = make_norm(norm, dim) if placement.final or placement.dual else None
         self.dual = placement.dual

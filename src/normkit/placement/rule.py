@@ -11,11 +11,11 @@ from typing import Any
 from normkit import checks
 from normkit.errors import user_error
 
-__all__ = ["INNER", "By", "Learned", "Number", "Placement", "value_of"]
+__all__ = ["INNER", "DepthFormula", "Learned", "Number", "Placement", "value_of"]
 
 
 @dataclass(frozen=True)
-class By:
+class DepthFormula:
     """A number that depends on the place in the stack: ``value(layer, depth)``, layers counted from 1.
 
     ``text`` is how it is printed. Two of them are equal if they print the same.
@@ -28,7 +28,7 @@ class By:
         return self.value(layer, depth)
 
 
-Number = float | By | Callable[[int, int], float]
+Number = float | DepthFormula | Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Placement:
     Example:
         >>> print(Placement(pre=True, final=True))
         x <- x + F(N(x)); final N
-        >>> print(Placement(post=True, skip=By("(2L)^1/4", lambda layer, depth: (2 * depth) ** 0.25)))
+        >>> skip = DepthFormula("(2L)^1/4", lambda layer, depth: (2 * depth) ** 0.25)
+        >>> print(Placement(post=True, skip=skip))
         x <- N((2L)^1/4·x + F(x))
     """
 
@@ -148,7 +149,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _text(number: Number) -> str:
-    if isinstance(number, By):
+    if isinstance(number, DepthFormula):
         return number.text
     return f"{getattr(number, '__name__', 'f')}(l, L)" if callable(number) else f"{number:g}"
 

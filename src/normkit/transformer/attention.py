@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normkit.placement.choice import Maker, apply_norm, make_norm, takes_mask
+from normkit.placement.norm_factory import NormFactory, apply_norm, make_norm, takes_mask
 from normkit.transformer.cache import Cache
 from normkit.transformer.linear import project
-from normkit.transformer.positions import turn
+from normkit.transformer.positions import apply_rotary
 
 __all__ = ["Attention"]
 
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
-        norm: Maker = "layer",
+        norm: NormFactory = "layer",
         qk_norm: bool = False,
         inner: tuple[str, ...] = (),
         dropout: float = 0.0,
@@ -56,10 +56,10 @@ class Attention(nn.Module):
         self.inner, self.dropout = inner, dropout
         self.qkv = nn.Linear(dim, (heads + 2 * self.kv_heads) * size, bias)
         self.output = nn.Linear(heads * size, dim, bias)
-        every = "qkv" in inner
-        self.query_norm = make_norm(norm, size) if every or qk_norm else None
-        self.key_norm = make_norm(norm, size) if every or qk_norm else None
-        self.value_norm = make_norm(norm, size) if every else None
+        all_three = "qkv" in inner
+        self.query_norm = make_norm(norm, size) if all_three or qk_norm else None
+        self.key_norm = make_norm(norm, size) if all_three or qk_norm else None
+        self.value_norm = make_norm(norm, size) if all_three else None
         self.inner_norm = make_norm(norm, heads * size) if "output" in inner else None
         self.head_scale = nn.Parameter(torch.ones(heads)) if "heads" in inner else None
 
@@ -120,19 +120,19 @@ class Attention(nn.Module):
         self, x: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q of shape BHTD, k and v of shape BKTD, of the tokens themselves."""
-        heads, others = self.heads, self.kv_heads
-        every = project(self.qkv, x).view(x.shape[0], x.shape[1], heads + 2 * others, self.size)
+        heads, kv_heads = self.heads, self.kv_heads
+        qkv = project(self.qkv, x).view(x.shape[0], x.shape[1], heads + 2 * kv_heads, self.size)
         if self.query_norm is not None:
-            query, key, value = every.split((heads, others, others), 2)
+            query, key, value = qkv.split((heads, kv_heads, kv_heads), 2)
             query = _normed(self.query_norm, query, mask)
             key = _normed(self.key_norm, key, mask)
-            every = torch.cat([query, key, _normed(self.value_norm, value, mask)], 2)
-        every = every.transpose(1, 2)
+            qkv = torch.cat([query, key, _normed(self.value_norm, value, mask)], 2)
+        qkv = qkv.transpose(1, 2)
         if angles is None:
-            query, key, value = every.split((heads, others, others), 1)
+            query, key, value = qkv.split((heads, kv_heads, kv_heads), 1)
             return query, key, value
-        both, value = every.split((heads + others, others), 1)
-        query, key = turn(both, angles).split((heads, others), 1)  # in one go
+        both, value = qkv.split((heads + kv_heads, kv_heads), 1)
+        query, key = apply_rotary(both, angles).split((heads, kv_heads), 1)  # in one go
         return query, key, value
 
     def _across(

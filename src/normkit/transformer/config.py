@@ -10,8 +10,8 @@ from typing import Any
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.placement.choice import NORMS, Maker
-from normkit.placement.table import Anywhere, placement_at
+from normkit.placement.norm_factory import NORMS, NormFactory
+from normkit.placement.table import PlacementLike, placement_at
 
 __all__ = ["ACTIVATIONS", "POSITIONS", "Config", "configure"]
 
@@ -53,8 +53,8 @@ class Config:
     head_dim: int | None = None
     hidden: int | None = None
     context: int = 1024
-    placement: Anywhere = "pre"
-    norm: Maker = "layer"
+    placement: PlacementLike = "pre"
+    norm: NormFactory = "layer"
     eps: float | None = None
     positions: str = "rotary"
     rope_theta: float = 10000.0
@@ -73,7 +73,7 @@ class Config:
             value = getattr(self, name)
             optional = name in ("kv_heads", "head_dim", "hidden")
             if not (optional and value is None) and (type(value) is not int or value < 1):
-                raise user_error(f"{name}= got {value!r}.", expected="a whole number of at least 1")
+                raise user_error(f"{name}= got {value!r}.", expected="an integer of at least 1")
         checks.one_of(self.activation, ACTIVATIONS, what="activation=")
         checks.one_of(self.positions, POSITIONS, what="positions=")
         if isinstance(self.norm, str):
@@ -88,9 +88,7 @@ class Config:
             if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
                 raise user_error(f"{name}= got {value!r}.", expected="a number above 0")
         if type(self.token_types) is not int or self.token_types < 0:
-            raise user_error(
-                f"token_types= got {self.token_types!r}.", expected="a whole number of at least 0"
-            )
+            raise user_error(f"token_types= got {self.token_types!r}.", expected="an integer of at least 0")
         if self.head_dim is None and self.dim % self.heads:
             divisors = [str(h) for h in range(1, self.dim + 1) if self.dim % h == 0 and h <= 4 * self.heads]
             raise user_error(
@@ -103,13 +101,13 @@ class Config:
                 f"heads={self.heads} is not divisible by kv_heads={self.kv_heads}.",
                 expected="the same number of query heads for each head of keys and values",
             )
-        if self.positions == "rotary" and self.size % 2:
+        if self.positions == "rotary" and self.head_size % 2:
             raise user_error(
-                f"head_dim={self.size} is odd.", expected="an even number: rotary positions turn pairs"
+                f"head_dim={self.head_size} is odd.", expected="an even number: rotary positions turn pairs"
             )
 
     @property
-    def size(self) -> int:
+    def head_size(self) -> int:
         """Features of a head."""
         return self.head_dim or self.dim // self.heads
 
@@ -118,14 +116,14 @@ class Config:
         return self.kv_heads or self.heads
 
     @property
-    def inside(self) -> int:
+    def ffn_dim(self) -> int:
         """Features inside of the feed-forward; for swiglu a multiple of 8, for speed."""
         if self.hidden is not None:
             return self.hidden
         return (8 * self.dim // 3 + 7) // 8 * 8 if self.activation == "swiglu" else 4 * self.dim
 
     @property
-    def maker(self) -> Maker:
+    def norm_factory(self) -> NormFactory:
         """What builds the norms."""
         if self.eps is None:
             return self.norm

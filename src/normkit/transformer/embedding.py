@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from normkit.errors import user_error
-from normkit.placement.choice import apply_norm, make_norm
+from normkit.placement.norm_factory import apply_norm, make_norm
 from normkit.transformer.config import Config
-from normkit.transformer.positions import sinusoids
+from normkit.transformer.positions import sinusoid_table
 
 __all__ = ["Embedding"]
 
@@ -18,11 +18,11 @@ __all__ = ["Embedding"]
 class Embedding(nn.Module):
     """The sum of what is known of a token: which one it is, where it stands, of which type it is.
 
-    Shape: (B, T) whole numbers -> (B, T, dim). With sinusoids the embedding is scaled by sqrt(dim), as in
+    Shape: (B, T) integers -> (B, T, dim). With sinusoids the embedding is scaled by sqrt(dim), as in
     Vaswani et al. 2017.
     """
 
-    waves: Tensor | None
+    sinusoids: Tensor | None
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -30,21 +30,21 @@ class Embedding(nn.Module):
         self.token = nn.Embedding(config.vocab, config.dim)
         self.position = nn.Embedding(config.context, config.dim) if config.positions == "learned" else None
         self.kind = nn.Embedding(config.token_types, config.dim) if config.token_types else None
-        waves = sinusoids(config.context, config.dim) if config.positions == "sinusoidal" else None
-        self.register_buffer("waves", waves, persistent=False)
-        self.scale = math.sqrt(config.dim) if waves is not None else 1.0
-        self.norm = make_norm(config.maker, config.dim) if config.embedding_norm else None
+        sinusoids = sinusoid_table(config.context, config.dim) if config.positions == "sinusoidal" else None
+        self.register_buffer("sinusoids", sinusoids, persistent=False)
+        self.scale = math.sqrt(config.dim) if sinusoids is not None else 1.0
+        self.norm = make_norm(config.norm_factory, config.dim) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.dropout) if config.dropout else None
         for table in (self.token, self.position, self.kind):
             if table is not None:
-                nn.init.normal_(table.weight, std=0.02 if waves is None else config.dim**-0.5)
+                nn.init.normal_(table.weight, std=0.02 if sinusoids is None else config.dim**-0.5)
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
         """A table that had no memory yet is made where it gets some."""
-        empty = self.waves is not None and self.waves.is_meta
+        empty = self.sinusoids is not None and self.sinusoids.is_meta
         result = super()._apply(fn, recurse)
-        if empty and self.waves is not None and not self.waves.is_meta:
-            self.waves = sinusoids(self.context, self.token.embedding_dim).to(self.waves)
+        if empty and self.sinusoids is not None and not self.sinusoids.is_meta:
+            self.sinusoids = sinusoid_table(self.context, self.token.embedding_dim).to(self.sinusoids)
         return result
 
     def check(
@@ -94,8 +94,8 @@ class Embedding(nn.Module):
         self, ids: Tensor, positions: Tensor, types: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         x: Tensor = self.token(ids)
-        if self.waves is not None:
-            x = x * self.scale + self.waves[positions]
+        if self.sinusoids is not None:
+            x = x * self.scale + self.sinusoids[positions]
         if self.position is not None:
             x = x + self.position(positions)
         if self.kind is not None:
@@ -116,7 +116,7 @@ def _whole(ids: Tensor, who: str, shape: torch.Size | None, count: int | None, l
     ):
         got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         wanted = "(batch, length)" if shape is None else str(tuple(shape))
-        raise user_error(f"{who} got {got}.", expected=f"whole numbers of shape {wanted}")
+        raise user_error(f"{who} got {got}.", expected=f"integers of shape {wanted}")
     if count is None or torch.compiler.is_compiling() or not ids.is_cpu or ids.numel() == 0:
         return  # a GPU would have to wait for the answer
     low, high = (int(v) for v in torch.aminmax(ids))

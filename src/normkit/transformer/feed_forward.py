@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normkit import checks
-from normkit.placement.choice import Maker, apply_norm, make_norm
+from normkit.placement.norm_factory import NormFactory, apply_norm, make_norm
 from normkit.transformer.linear import project
 
 __all__ = ["FeedForward"]
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
         *,
         activation: str = "gelu",
         bias: bool = True,
-        norm: Maker = "layer",
+        norm: NormFactory = "layer",
         inner: tuple[str, ...] = (),
     ) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Sampling:
                 f"temperature= got {self.temperature}.", expected="0 (the likeliest token) or above"
             )
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
-            raise user_error(f"top_k= got {self.top_k}.", expected="a whole number of at least 1")
+            raise user_error(f"top_k= got {self.top_k}.", expected="an integer of at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise user_error(f"top_p= got {self.top_p}.", expected="a number above 0 and up to 1")
         if self.temperature == 0 and (self.top_k or self.top_p):
@@ -96,7 +96,7 @@ def check_prompt(ids: Tensor, count: int, mask: Tensor | None, context: int) -> 
     if ids.shape[1] == 0:
         raise user_error("generate got an empty prompt.", expected="at least one token")
     if type(count) is not int or count < 0:
-        raise user_error(f"max_new_tokens= got {count}.", expected="a whole number of at least 0")
+        raise user_error(f"max_new_tokens= got {count}.", expected="an integer of at least 0")
     if ids.shape[1] + count > context:
         raise user_error(
             f"generate got a prompt of {ids.shape[1]} tokens and max_new_tokens={count}.",

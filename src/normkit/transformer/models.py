@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normkit.errors import user_error
-from normkit.placement import sides
+from normkit.placement import encoder_decoder_placements
 from normkit.transformer import storage
 from normkit.transformer.cache import Cache
 from normkit.transformer.config import Config, configure
@@ -258,7 +258,7 @@ class Seq2Seq(_Model):
         super().__init__()
         self.config = config = configure(options)
         depth = config.depth if encoder_depth is None else encoder_depth
-        reads, writes = sides(config.placement, depth, config.depth)
+        reads, writes = encoder_decoder_placements(config.placement, depth, config.depth)
         self.embedding = Embedding(config)
         self.encoder = Stack(configure({**options, "depth": depth}), reads, causal=False)
         self.decoder = Stack(config, writes, causal=True, crosses=True)
@@ -355,6 +355,6 @@ def _cache(config: Config, like: Tensor, batch: int, context: int | None) -> Cac
         batch,
         config.key_heads,
         min(context or config.context, config.context),
-        config.size,
+        config.head_size,
     )
     return Cache(*sizes, dtype=like.dtype, device=like.device)

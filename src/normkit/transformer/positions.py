@@ -1,4 +1,4 @@
-"""Where a token stands: turned pairs, a learned vector, or waves of many lengths."""
+"""Where a token stands: turned pairs, a learned vector, or sinusoids of many lengths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Rotary", "runs", "sinusoids", "token_positions", "turn"]
+__all__ = ["Rotary", "apply_rotary", "runs", "sinusoid_table", "token_positions"]
 
 
 class Rotary(nn.Module):
@@ -53,13 +53,13 @@ class Rotary(nn.Module):
         return self.cos[positions].unsqueeze(-3), self.sin[positions].unsqueeze(-3)
 
 
-def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def apply_rotary(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     """x of shape (B, heads, T, size)."""
     cos, sin = angles
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
 
 
-def sinusoids(context: int, dim: int) -> Tensor:
+def sinusoid_table(context: int, dim: int) -> Tensor:
     """The table of Vaswani et al. 2017: sines in even features, cosines in odd ones."""
     steps = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
     angles = torch.arange(context, dtype=torch.float64)[:, None] * steps

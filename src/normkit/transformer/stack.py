@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normkit.errors import user_error
 from normkit.placement import FinalNorm, Residual, Stream, placement_at
-from normkit.placement.table import Anywhere
+from normkit.placement.table import PlacementLike
 from normkit.transformer.attention import Attention
 from normkit.transformer.cache import Cache
 from normkit.transformer.config import Config
@@ -41,7 +41,7 @@ class Parallel(nn.Module):
 class Block(nn.Module):
     """One layer: attention, attention to an encoder if there is one, feed-forward."""
 
-    def __init__(self, config: Config, placement: Anywhere, layer: int, crosses: bool = False) -> None:
+    def __init__(self, config: Config, placement: PlacementLike, layer: int, crosses: bool = False) -> None:
         super().__init__()
         self.layer = layer
 
@@ -52,7 +52,7 @@ class Block(nn.Module):
                 "kind": kind,
                 "dropout": config.dropout,
             }
-            return Residual(fn, config.dim, placement, config.maker, **place)
+            return Residual(fn, config.dim, placement, config.norm_factory, **place)
 
         def attention(kind: str) -> Attention:
             return Attention(
@@ -61,7 +61,7 @@ class Block(nn.Module):
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
                 bias=config.bias,
-                norm=config.maker,
+                norm=config.norm_factory,
                 qk_norm=config.qk_norm,
                 inner=placement_at(placement, layer + 1, config.depth, kind).inner,
                 dropout=config.dropout,
@@ -69,10 +69,10 @@ class Block(nn.Module):
 
         feed_forward = FeedForward(
             config.dim,
-            config.inside,
+            config.ffn_dim,
             activation=config.activation,
             bias=config.bias,
-            norm=config.maker,
+            norm=config.norm_factory,
             inner=placement_at(placement, layer + 1, config.depth, "feed_forward").inner,
         )
         own = attention("attention")
@@ -102,7 +102,9 @@ class Stack(nn.Module):
     Shape: (B, T, dim) -> the same.
     """
 
-    def __init__(self, config: Config, placement: Anywhere, *, causal: bool, crosses: bool = False) -> None:
+    def __init__(
+        self, config: Config, placement: PlacementLike, *, causal: bool, crosses: bool = False
+    ) -> None:
         super().__init__()
         self.causal, self.checkpoint = causal, config.checkpoint
         self.blocks = nn.ModuleList(Block(config, placement, k, crosses) for k in range(config.depth))
@@ -116,9 +118,9 @@ class Stack(nn.Module):
                 "checkpoint=True came with a norm that keeps running statistics.",
                 expected="a norm without: computed twice, it would count every batch twice",
             )
-        self.final = FinalNorm(config.dim, rules[-1], config.maker)
+        self.final = FinalNorm(config.dim, rules[-1], config.norm_factory)
         rotary = config.positions == "rotary"
-        self.rotary = Rotary(config.size, config.context, config.rope_theta) if rotary else None
+        self.rotary = Rotary(config.head_size, config.context, config.rope_theta) if rotary else None
 
     def forward(
         self,

@@ -18,7 +18,7 @@ from typing import Any
 
 from normkit.errors import user_error
 from normkit.lab.limit import too_long
-from normkit.lab.machine import borrowed_process, own_process
+from normkit.lab.machine import borrowed_process, configure_worker
 from normkit.lab.measuring import Outcome
 from normkit.lab.worker import Job, Report, execute, execute_apart, failed
 
@@ -37,9 +37,7 @@ class LocalEngine:
         if address is not None:
             raise user_error(f"address= got {address!r} for the local engine.", fix="add --engine ray")
         if workers is not None and (type(workers) is not int or workers < 0):
-            raise user_error(
-                f"workers= got {workers!r}.", expected="a whole number; 0 for this process alone"
-            )
+            raise user_error(f"workers= got {workers!r}.", expected="an integer; 0 for this process alone")
         self.workers = len(_cores()) if workers is None else workers
         self.limit = limit
 
@@ -154,7 +152,7 @@ def _begin(line: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    own_process()
+    configure_worker()
     line.send(())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from normkit.errors import user_error
 from normkit.lab.limit import too_long
-from normkit.lab.machine import own_process
+from normkit.lab.machine import configure_worker
 from normkit.lab.measuring import Outcome
 from normkit.lab.worker import Job, Report, execute_apart, failed
 
@@ -40,7 +40,7 @@ class RayEngine:
         if importlib.util.find_spec("ray") is None:
             raise user_error("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
         if workers is not None and (type(workers) is not int or workers < 1):
-            raise user_error(f"workers= got {workers!r}.", expected="a whole number of at least 1")
+            raise user_error(f"workers= got {workers!r}.", expected="an integer of at least 1")
         _environment()
         self.address, self.workers = _check_address(address), workers or os.cpu_count() or 1
         self.limit = limit
@@ -134,7 +134,7 @@ def _run(
     board = ray.remote(num_cpus=0)(_Board).remote()
 
     def work(job: Job, board: Any) -> Outcome:
-        own_process()
+        configure_worker()
         board.begin.remote(job.key)
         return execute_apart(job, lambda *news: board.tell.remote(*news))
 

@@ -1,6 +1,6 @@
 """Does a stack amplify small changes of its weights?
 
-Question: How far does the output of an untrained stack move when every weight is shaken a little, and how
+Question: How far does the output of an untrained stack move when every weight is perturbed a little, and how
 does that depend on its depth? And how large is the stream at the end?
 
 Hypothesis: Liu et al. 2020 (arXiv:2004.08249): like L in Post-LN, like log L in Pre-LN. In Post-LN the
@@ -121,7 +121,7 @@ STUDY = Study(
             "depth",
             "moved",
             "placement",
-            "How far the output moves when all weights are shaken. A steep line is a stack that is hard to "
+            "How far the output moves when all weights are perturbed. A steep line is a stack that is hard to "
             "train.",
             log_x=True,
             log_y=True,

@@ -25,11 +25,11 @@ from torch import nn
 from normkit import functional as F
 from normkit.lab.studies.base import Plot, Rule, Study, grid
 from normkit.lab.studies.timing import take_turns
-from normkit.placement.choice import Maker
+from normkit.placement.norm_factory import NormFactory
 from normkit.transformer import LanguageModel
 
 BASE = {"batch": 8, "length": 128, "features": 256}
-NORMS: dict[str, Maker] = {"torch": nn.LayerNorm, "normkit": "layer", "none": "none"}
+NORMS: dict[str, NormFactory] = {"torch": nn.LayerNorm, "normkit": "layer", "none": "none"}
 
 
 def run(cell: Mapping[str, Any]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from normkit.errors import user_error
 __all__ = ["Corpus", "read"]
 
 LEAST = 20_000  # bytes; below that nothing can be learnt, and no part can be kept apart
-MOST = 256 << 20  # bytes; more is not needed for runs of this size, and must fit every worker
+MAX_BYTES = 256 << 20  # bytes; more is not needed for runs of this size, and must fit every worker
 KEPT_APART = 10  # one file of so many is never trained on
 RESULTS = "runs.sqlite"  # a folder with this in it holds our own results, no data
 
@@ -69,9 +69,9 @@ def read(where: str | None) -> Corpus:
 @functools.lru_cache(maxsize=4)
 def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> Corpus:
     """The content of files as they were seen: what has changed since is read again."""
-    if sum(size for _, size, _ in seen) > MOST:
+    if sum(size for _, size, _ in seen) > MAX_BYTES:
         raise user_error(
-            f"--data {source}: more than {MOST >> 20} MB.",
+            f"--data {source}: more than {MAX_BYTES >> 20} MB.",
             expected="a sample that every worker can hold in memory",
             fix="name a part of it, for example with a glob: --data 'folder/a*.txt'",
         )

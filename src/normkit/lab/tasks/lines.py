@@ -71,8 +71,8 @@ class LinesTask(Task):
     problem: ClassVar[tuple[str, ...]] = ("data", "classes", "length")
 
     def __post_init__(self) -> None:
-        checks.whole(self.length, what="length=", least=2)
-        checks.whole(self.classes, what="classes=", least=2)
+        checks.integer(self.length, what="length=", least=2)
+        checks.integer(self.classes, what="classes=", least=2)
 
     @cached_property
     def lines(self) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ class LinesTask(Task):
             heads=self.heads,
             context=self.length,
             placement=run.placement_rule,
-            norm=run.norm_maker,
+            norm=run.norm_factory,
         )
         return _Classifier(encoder, self.classes)
 

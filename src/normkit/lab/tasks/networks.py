@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normkit.norms import BatchNorm2d, GroupNorm, InstanceNorm2d
 from normkit.placement import FinalNorm, Residual, Stream
-from normkit.placement.choice import Maker
+from normkit.placement.norm_factory import NormFactory
 
 if TYPE_CHECKING:
     from normkit.lab.run import Run
@@ -44,7 +44,9 @@ class ResidualNetwork(nn.Module):
     Shape: whatever ``entry`` takes -> (N, outputs). Images are averaged over their pixels.
     """
 
-    def __init__(self, run: Run, entry: nn.Module, sublayers: list[nn.Module], outputs: int, norm: Maker):
+    def __init__(
+        self, run: Run, entry: nn.Module, sublayers: list[nn.Module], outputs: int, norm: NormFactory
+    ):
         super().__init__()
         place = run.placement_rule
         self.entry = entry
@@ -86,7 +88,7 @@ def mlp(run: Run, inputs: int, outputs: int) -> ResidualNetwork:
     sublayers: list[nn.Module] = [
         _Hidden(nn.Linear(width, 2 * width), nn.Linear(2 * width, width)) for _ in range(run.depth)
     ]
-    return ResidualNetwork(run, nn.Linear(inputs, width), sublayers, outputs, run.norm_maker)
+    return ResidualNetwork(run, nn.Linear(inputs, width), sublayers, outputs, run.norm_factory)
 
 
 def conv_net(run: Run, channels: int, outputs: int) -> ResidualNetwork:
@@ -96,10 +98,10 @@ def conv_net(run: Run, channels: int, outputs: int) -> ResidualNetwork:
         _Hidden(nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1))
         for _ in range(run.depth)
     ]
-    images: dict[str, Maker] = {
+    images: dict[str, NormFactory] = {
         "batch": partial(BatchNorm2d, axis=-1),
         "group": lambda dim: GroupNorm(math.gcd(dim, 8), dim, axis=-1),
         "instance": partial(InstanceNorm2d, affine=True, axis=-1),
     }
-    norm = images.get(run.norm) or run.norm_maker
+    norm = images.get(run.norm) or run.norm_factory
     return ResidualNetwork(run, _Pixels(channels, width), sublayers, outputs, norm)

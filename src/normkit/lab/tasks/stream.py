@@ -55,7 +55,7 @@ class StreamTask(Task):
 
     def __post_init__(self) -> None:
         checks.one_of(self.jump, JUMPS, what="jump=")
-        checks.whole(self.features, what="features=", least=1)
+        checks.integer(self.features, what="features=", least=1)
 
     @cached_property
     def _teacher(self) -> nn.Module:

@@ -57,7 +57,7 @@ class TextTask(Task):
     problem: ClassVar[tuple[str, ...]] = ("data", "length")
 
     def __post_init__(self) -> None:
-        checks.whole(self.length, what="length=", least=2)
+        checks.integer(self.length, what="length=", least=2)
 
     @cached_property
     def corpus(self) -> corpus.Corpus:
@@ -85,7 +85,7 @@ class TextTask(Task):
             heads=self.heads,
             context=self.length,
             placement=run.placement_rule,
-            norm=run.norm_maker,
+            norm=run.norm_factory,
             activation=self.activation,
             qk_norm=self.qk_norm,
             dropout=self.dropout,

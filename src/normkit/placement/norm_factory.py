@@ -13,9 +13,9 @@ from normkit import checks, functional
 from normkit.errors import user_error
 from normkit.norms import BatchNorm1d, DyT, LayerNorm, PowerNorm, RMSNorm, ScaleNorm
 
-__all__ = ["NORMS", "Maker", "add_norm", "apply_norm", "make_norm", "takes_mask"]
+__all__ = ["NORMS", "NormFactory", "add_norm", "apply_norm", "make_norm", "takes_mask"]
 
-Maker = str | Callable[[int], nn.Module]
+NormFactory = str | Callable[[int], nn.Module]
 
 # For (batch, length, features), whose last axis has one weight each.
 NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -30,7 +30,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def make_norm(norm: Maker, dim: int) -> nn.Module:
+def make_norm(norm: NormFactory, dim: int) -> nn.Module:
     """A new norm of ``dim`` features."""
     if isinstance(norm, str):
         checks.one_of(norm, NORMS, what="norm=")
