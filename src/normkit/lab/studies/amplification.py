@@ -121,7 +121,7 @@ STUDY = Study(
             "depth",
             "moved",
             "placement",
-            "How far the output moves when all weights are perturbed. A steep line is a stack that is hard to "
+            "How far the output moves when all weights are perturbed. A steep line: a stack that is hard to "
             "train.",
             log_x=True,
             log_y=True,
