@@ -14,7 +14,7 @@ from normkit._version import __version__
 if TYPE_CHECKING:
     from normkit import functional, kernels, lab
     from normkit.errors import NormkitError
-    from normkit.kernels import exact
+    from normkit.kernels import backend, exact
     from normkit.norms import (
         AdaNorm,
         BatchNorm1d,
@@ -60,6 +60,7 @@ __all__ = [
     "Seq2Seq",
     "SyncBatchNorm",
     "__version__",
+    "backend",
     "describe",
     "exact",
     "functional",
@@ -77,6 +78,7 @@ _HOMES = {
     "Placement": "placement",
     "Residual": "placement",
     "Seq2Seq": "transformer",
+    "backend": "kernels",
     "describe": "pattern",
     "exact": "kernels",
     "swap": "swapping",

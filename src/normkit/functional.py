@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.kernels import fast
+from normkit.kernels import FORCED, fast
 from normkit.pattern import Layout, Pattern
 from normkit.torch_semantics import autocast, compute, compute_sum
 
@@ -104,7 +104,7 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise the axes that end at ``axis``. See :class:`normkit.LayerNorm`."""
-    if axis == -1 and not is_compiling():
+    if axis == -1 and not FORCED and not is_compiling():
         y: Tensor | None = fast.layer_norm(input, normalized_shape, weight, bias, eps, out)
         if y is not None:
             return y
@@ -128,7 +128,7 @@ def rms_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Divide the axes that end at ``axis`` by their root mean square. See :class:`normkit.RMSNorm`."""
-    if axis == -1 and not is_compiling():
+    if axis == -1 and not FORCED and not is_compiling():
         options = fast.RMS_OPTIONS.get((zero_centered_weight, multiply))
         y: Tensor | None = fast.rms_norm(input, normalized_shape, weight, eps, out, options)
         if y is not None:
@@ -167,7 +167,7 @@ def add_layer_norm(
         >>> stream.sum().item(), y.sum().item()
         (8.0, 0.0)
     """
-    if axis == -1 and not is_compiling():
+    if axis == -1 and not FORCED and not is_compiling():
         both: tuple[Tensor, Tensor] | None = fast.add_layer_norm(
             x, residual, normalized_shape, weight, bias, eps, out
         )
@@ -197,7 +197,7 @@ def add_rms_norm(
     Dtypes as in :func:`add_layer_norm`, so ``multiply`` refers to the dtype of ``x``; the other arguments as
     in :func:`rms_norm`.
     """
-    if axis == -1 and not is_compiling():
+    if axis == -1 and not FORCED and not is_compiling():
         options = fast.RMS_OPTIONS.get((zero_centered_weight, multiply))
         both: tuple[Tensor, Tensor] | None = fast.add_rms_norm(
             x, residual, normalized_shape, weight, eps, out, options

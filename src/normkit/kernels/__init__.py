@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from normkit.kernels import fast, reference
-from normkit.kernels.admission import BACKENDS, admit, exact
+from normkit.kernels.admission import BACKENDS, FORCED, admit, backend, exact
 from normkit.kernels.cpu import eager, library
 
 __all__ = [
     "BACKENDS",
+    "FORCED",
     "admit",
+    "backend",
     "choices",
     "exact",
     "explain",
@@ -36,10 +38,10 @@ def run(op: str, x: Tensor, call: dict[str, Any], out: Any = None) -> Any:
 
     ``out`` is an offer: a backend that can write there does so, and returns it.
     """
-    backend, plan, _ = admit(op, x, call)
-    if backend != "cpu" and x.device.type not in _SAID:
+    name, plan, _ = admit(op, x, call)
+    if name in ("aten", "reference") and x.device.type not in _SAID:
         _say_once(x)
-    return BACKENDS[backend].run(op, x, call, plan, out)
+    return BACKENDS[name].run(op, x, call, plan, out)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -101,8 +103,8 @@ def choices(x: Tensor, **call: Any) -> dict[str, tuple[str, str]]:
         if x.ndim < 1 + ("axis" in arguments):
             chosen[op] = "reference", "too few axes"
             continue
-        backend, _, why = admit(op, x, arguments)
-        chosen[op] = backend, why
+        name, _, why = admit(op, x, arguments)
+        chosen[op] = name, why
     return chosen
 
 

@@ -1,6 +1,7 @@
 """Which backend computes a call, and why: the one place that decides.
 
-    kernels     ours, on the devices that have them
+    cpu         our kernels in C++
+    triton      our kernels for GPUs, on a machine where they have been checked
     aten        torch's own operators, elsewhere and in graphs that leave Python
     reference   the definition in plain torch, which takes every call
 
@@ -11,6 +12,7 @@ kernels; a test compares the two.)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,14 +23,45 @@ from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _get_tracing_state
 from torch.autograd import forward_ad
 
-from normkit.kernels import aten, fused, reference
+from normkit import checks
+from normkit.errors import user_error
+from normkit.kernels import aten, fused, reference, triton
 from normkit.kernels.cpu import library
 from normkit.kernels.plans import Plan
+from normkit.kernels.triton import readiness
+from normkit.kernels.triton.versions import DTYPES as TRITON_DTYPES
+from normkit.kernels.triton.versions import INTERPRETED
 
-__all__ = ["BACKENDS", "Admission", "Backend", "admit", "exact"]
+__all__ = ["BACKENDS", "FORCED", "Admission", "Backend", "admit", "backend", "exact"]
 
 _EXACT: ContextVar[bool] = ContextVar("normkit.exact", default=False)
 _EXACT_ANYWHERE = [0]  # how often it is asked for in any thread: torch.compile cannot read a ContextVar
+
+# Backends that are asked for by name in any thread, the environment's first; and by this one.
+FORCED: list[str] = [name for name in [os.environ.get("NORMKIT_BACKEND")] if name]
+_FORCED: ContextVar[str | None] = ContextVar("normkit.backend", default=FORCED[0] if FORCED else None)
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Compute on one backend, "cpu", "triton", "aten" or "reference"; what it does not take is an error.
+
+    The environment variable ``NORMKIT_BACKEND`` does the same for a whole process.
+
+    Example:
+        >>> call = {"axes": (1,), "weight": None, "bias": None, "eps": 1e-5}
+        >>> with backend("reference"):
+        ...     admit("layer_norm", torch.ones(2, 4), call).backend
+        'reference'
+    """
+    checks.one_of(name, BACKENDS, what="backend()")
+    token = _FORCED.set(name)
+    FORCED.append(name)
+    try:
+        yield
+    finally:
+        FORCED.remove(name)
+        _FORCED.reset(token)
 
 
 @contextmanager
@@ -70,7 +103,11 @@ class Backend(NamedTuple):
 
 
 def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
-    """The first backend that takes a call."""
+    """The first backend that takes a call, or the one that is asked for by name."""
+    if FORCED:
+        name = FORCED[-1] if torch.compiler.is_compiling() else _FORCED.get()
+        if name is not None:
+            return _forced(name, op, x, call)
     why = ""
     for name, backend in BACKENDS.items():
         plan = backend.consider(op, x, call)
@@ -80,12 +117,40 @@ def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
     raise AssertionError("the reference takes every call")
 
 
-def _consider_kernels(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
+def _forced(name: str, op: str, x: Tensor, call: dict[str, Any]) -> Admission:
+    checks.one_of(name, BACKENDS, what="NORMKIT_BACKEND or normkit.backend()")
+    plan = BACKENDS[name].consider(op, x, call)
+    if isinstance(plan, str):
+        raise user_error(
+            f"The backend {name!r} was asked for, and does not take this {op}: {plan}.",
+            expected="a call that it computes",
+            fix="leave NORMKIT_BACKEND and normkit.backend() away; normkit.kernels.explain(x) says what runs.",
+        )
+    return Admission(name, plan, "")
+
+
+def _consider_cpu(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
     if not x.is_cpu:
         return f"it computes on the CPU; this tensor is on {x.device.type}"
     if library.MISSING is not None:
         return library.MISSING
-    if x.dtype not in fused.DTYPES:
+    return _consider_kernels(op, x, call, fused.DTYPES)
+
+
+def _consider_triton(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
+    device = x.device
+    if device.type not in triton.DEVICES and not (device.type == "cpu" and INTERPRETED and FORCED):
+        return f"it computes on GPUs; this tensor is on {device.type}"
+    plan = _consider_kernels(op, x, call, TRITON_DTYPES)
+    if isinstance(plan, str):
+        return plan
+    return readiness.unready(device.type, device.index or 0) or plan
+
+
+def _consider_kernels(
+    op: str, x: Tensor, call: dict[str, Any], dtypes: frozenset[torch.dtype]
+) -> Plan | str:
+    if x.dtype not in dtypes:
         return f"it has no kernels for {x.dtype}"
     if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
         return f"a {type(x).__name__} is a tensor subclass"
@@ -95,14 +160,14 @@ def _consider_kernels(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
         return "torch.func and forward-mode derivatives need plain torch operations"
     if call.get("process_group") is not None:
         return "statistics over several processes are put together by the reference"
-    return fused.plan_call(op, x, call)
+    return fused.plan_call(op, x, call, dtypes)
 
 
 def _consider_aten(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
     if _EXACT_ANYWHERE[0] > 0 if torch.compiler.is_compiling() else _EXACT.get():
         return "normkit.exact() asks for the reference"
     leaves = _leaves_python()
-    if not leaves and x.is_cpu and library.MISSING is None:
+    if not leaves and not FORCED and x.is_cpu and library.MISSING is None:
         return "what the kernels of a device do not take is computed by the reference"
     if leaves and not torch.compiler.is_exporting() and ("rms" in op or not call.get("center", True)):
         return "the TorchScript exporter does not know rms_norm"
@@ -125,7 +190,8 @@ def _run_reference(op: str, x: Tensor, call: dict[str, Any], plan: None, out: An
 
 # Read from the top: the first that takes a call computes it.
 BACKENDS = {
-    "cpu": Backend("exact", _consider_kernels, fused.run),
+    "cpu": Backend("exact", _consider_cpu, fused.run),
+    "triton": Backend("exact", _consider_triton, fused.run),
     "aten": Backend("rounds as torch does", _consider_aten, _run_aten),
     "reference": Backend("exact", lambda op, x, call: None, _run_reference),
 }

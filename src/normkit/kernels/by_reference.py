@@ -21,11 +21,13 @@ __all__ = [
     "CENTER",
     "ROUND_BF16",
     "ROUND_F16",
+    "STATISTICS",
     "ZERO_CENTERED",
     "group_statistics",
     "groups",
     "groups_backward",
     "groups_out",
+    "pack_statistics",
     "recompute_with_reference",
     "row_statistics",
     "rows",
@@ -41,6 +43,8 @@ __all__ = [
 
 # The bits of a row operator's `kind`; csrc/rows.cpp holds the same.
 CENTER, ZERO_CENTERED, ROUND_BF16, ROUND_F16 = 1, 2, 4, 8
+# Off the CPU, numbers a group in float32: mean, var, count; then shift, rest, rstd of x · scale, and scale.
+STATISTICS = 7
 
 
 def recompute_with_reference(
@@ -211,7 +215,15 @@ def group_statistics(
 def groups(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     sizes, (weight, bias, on_rows, mask, mean, var, eps, center) = call[:5], call[5:]
     y = groups_norm(x, sizes, weight, bias, on_rows, mask, mean, var, eps, center)
-    return _laid_out_as(x, y), group_statistics(x, sizes, mask, mean, var, center)
+    stats = group_statistics(x, sizes, mask, mean, var, center)
+    return _laid_out_as(x, y), stats if x.is_cpu else pack_statistics(stats, eps)
+
+
+def pack_statistics(stats: Tensor, eps: float) -> Tensor:
+    """(mean, var, count), as the kernels of other devices than the CPU keep them."""
+    mean, var, count = stats.float()
+    one, zero = torch.ones_like(mean), torch.zeros_like(mean)
+    return torch.stack((mean, var, count, mean, zero, 1 / torch.sqrt(var + eps), one))
 
 
 def groups_out(x: Tensor, *call: Any) -> Tensor:
@@ -223,7 +235,7 @@ def groups_out(x: Tensor, *call: Any) -> Tensor:
 
 def groups_backward(dy: Tensor, x: Tensor, *call: Any) -> tuple[Tensor, ...]:
     sizes, (weight, bias, on_rows, mask, stats, given, eps, center, *needed) = call[:5], call[5:]
-    mean, var = stats.reshape(3, sizes[0], sizes[2])[:2, 0] if given else (None, None)
+    mean, var = stats[:2].reshape(2, sizes[0], sizes[2])[:, 0] if given else (None, None)
 
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return groups_norm(x, sizes, weight, bias, on_rows, mask, mean, var, eps, center)
@@ -233,7 +245,7 @@ def groups_backward(dy: Tensor, x: Tensor, *call: Any) -> tuple[Tensor, ...]:
 
 
 def update_running(mean: Tensor, var: Tensor, stats: Tensor, momentum: float) -> None:
-    reference.move_running(mean, var, stats, momentum)
+    reference.move_running(mean, var, stats[:3], momentum)
 
 
 def _gradients(

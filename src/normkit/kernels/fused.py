@@ -22,9 +22,9 @@ Axes = tuple[int, ...]
 Grouping = tuple[Axes, Axes, Axes, Axes, bool]  # the arguments of `plan`
 
 
-def plan_call(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
-    """How the kernels do a call, or why they cannot."""
-    reason = _refuses_dtypes(x, call)
+def plan_call(op: str, x: Tensor, call: dict[str, Any], dtypes: frozenset[torch.dtype]) -> Plan | str:
+    """How the kernels do a call, or why they cannot; ``dtypes`` are those that they read."""
+    reason = _refuses_dtypes(x, call, dtypes)
     if reason is not None:
         return reason
     grouping = _GROUPINGS[op](x, call)
@@ -53,7 +53,7 @@ def run(op: str, x: Tensor, call: dict[str, Any], plan: Plan, out: Any = None) -
     if op == "batch_norm" and call["training"]:
         _move_batch(call, stats)
     elif op == "instance_norm" and call["use_input_stats"] and call["running_mean"] is not None:
-        per_instance = stats.reshape(3, x.shape[0], x.shape[call["axis"]])
+        per_instance = stats[:3].reshape(3, x.shape[0], x.shape[call["axis"]])
         mean, var = call["running_mean"], call["running_var"]
         reference.move_running(mean, var, per_instance, call["momentum"], average=True)
     return y
@@ -113,12 +113,12 @@ _GROUPINGS: dict[str, Callable[[Tensor, dict[str, Any]], Grouping | str]] = {
 }
 
 
-def _refuses_dtypes(x: Tensor, call: dict[str, Any]) -> str | None:
+def _refuses_dtypes(x: Tensor, call: dict[str, Any], dtypes: frozenset[torch.dtype]) -> str | None:
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensor = call.get(name)
         if tensor is None:
             continue
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in dtypes:
             return f"it has no kernels for a {name} of {tensor.dtype}"
         if name.startswith("running") and tensor.requires_grad:
             return f"its {name} requires a gradient"
@@ -181,9 +181,9 @@ def _move_batch(call: dict[str, Any], stats: Tensor) -> None:
     if mean is None or var is None:
         return
     if isinstance(share, Tensor) or not (mean.is_contiguous() and var.is_contiguous()):
-        reference.move_running(mean, var, stats, share)
+        reference.move_running(mean, var, stats[:3], share)
     else:
-        operator("update_running")(mean, var, stats, share)
+        operator("update_running", stats)(mean, var, stats, share)
 
 
 def _rounding(x: Tensor, call: dict[str, Any]) -> int:

@@ -23,19 +23,19 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *call: Any) -> t
     The call: sizes, weight_on_rows, mask, given mean, given variance, eps, center.
     """
     sizes, on_rows, *rest = call
-    if not is_compiling() and eager.MODULE is not None:
+    if rows.has_node(x):
         return eager.MODULE.groups(x, *sizes, weight, bias, on_rows, *rest, (sizes, on_rows))
     if is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         if not is_compiling():
             return _apply(x, weight, bias, *call)
         return _Groups.apply(*rows.apart(x, weight, bias), *call)
-    return operator("groups")(x, *sizes, weight, bias, on_rows, *rest)
+    return operator("groups", x)(x, *sizes, weight, bias, on_rows, *rest)
 
 
 def norm_out(x: Tensor, weight: Tensor | None, bias: Tensor | None, *call: Any, out: Tensor) -> Tensor:
     """The statistics; the output is written into ``out``, which lies in memory as ``x`` does."""
     sizes, on_rows, *rest = call
-    return operator("groups_out")(x, *sizes, weight, bias, on_rows, *rest, out)
+    return operator("groups_out", x)(x, *sizes, weight, bias, on_rows, *rest, out)
 
 
 class _Groups(torch.autograd.Function):
@@ -53,7 +53,7 @@ class _Groups(torch.autograd.Function):
         eps: float,
         center: bool,
     ) -> tuple[Tensor, Tensor]:
-        y, stats = operator("groups")(x, *sizes, weight, bias, on_rows, mask, mean, var, eps, center)
+        y, stats = operator("groups", x)(x, *sizes, weight, bias, on_rows, mask, mean, var, eps, center)
         ctx.save_for_backward(x, weight, bias, mask, mean, var, stats)
         ctx.call = (sizes, on_rows), eps, center
         ctx.mark_non_differentiable(stats)
@@ -94,7 +94,7 @@ def _backward(
     if dy.stride() != x.stride():
         dy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(dy)
     call = (*sizes, weight, bias, on_rows, mask, stats, mean is not None, eps, center, *needed[1:])
-    found = operator("groups_backward")(dy, x, *call)
+    found = operator("groups_backward", x)(dy, x, *call)
     return tuple(t if n else None for t, n in zip(found, needed, strict=True))
 
 

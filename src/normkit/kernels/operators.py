@@ -1,7 +1,7 @@
 """The operators ``torch.ops.normkit``, defined once: schema, result without data, meaning.
 
-A backend implements them for its device: ``cpu`` in C++. Elsewhere, and without the compiled library, they
-are computed by the reference, so that a graph that holds one runs anywhere. Their derivatives are the
+A backend implements them for its device: ``cpu`` in C++, ``triton`` for GPUs. Elsewhere, and without the
+compiled library, they are computed by the reference, so that a graph that holds one runs anywhere. Their derivatives are the
 Functions of ``rows`` and ``groups``, which call them below autograd.
 """
 
@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 from normkit.kernels import by_reference
+from normkit.kernels.by_reference import STATISTICS
 
-__all__ = ["OPERATORS", "operator", "raw"]
+__all__ = ["DIRECT", "LIBRARY", "OPERATORS", "operator", "raw"]
+
+# Implementations in Python, by type of device: an ordinary call goes there without the dispatcher, which
+# would take longer than to launch them.
+DIRECT: dict[str, Mapping[str, Callable[..., Any]]] = {}
 
 
 class Operator(NamedTuple):
@@ -28,9 +34,15 @@ class Operator(NamedTuple):
     plain: Callable[..., Any]
 
 
-def operator(name: str) -> Callable[..., Any]:
+def operator(name: str, x: Tensor) -> Callable[..., Any]:
     """An operator, as its caller needs it: torch.compile cannot look into the raw one."""
-    return getattr(torch.ops.normkit, name) if is_compiling() else raw(name)
+    if is_compiling():
+        return getattr(torch.ops.normkit, name)
+    if DIRECT and _len_torch_dispatch_stack() == 0:
+        direct = DIRECT.get(x.device.type)
+        if direct is not None:
+            return direct[name]
+    return raw(name)
 
 
 @functools.cache
@@ -78,7 +90,9 @@ def _groups(x: Tensor, k0: int, r1: int, k2: int, r3: int, i: int, *call: Any) -
 
 
 def _group_stats(x: Tensor, k0: int, r1: int, k2: int, *call: Any) -> Tensor:
-    return x.new_empty((3, k0 * k2), dtype=torch.float64)
+    """Of which the first three are mean, variance and count, for every backend."""
+    rows, dtype = (3, torch.float64) if x.is_cpu else (STATISTICS, torch.float32)
+    return x.new_empty((rows, k0 * k2), dtype=dtype)
 
 
 def _groups_backward(

@@ -13,25 +13,25 @@ from torch.compiler import is_compiling
 
 from normkit.kernels.by_reference import recompute_with_reference, rows_norm
 from normkit.kernels.cpu import eager
-from normkit.kernels.operators import operator
+from normkit.kernels.operators import DIRECT, operator
 
-__all__ = ["add", "add_out", "apart", "backward", "differentiates", "norm", "norm_out"]
+__all__ = ["add", "add_out", "apart", "backward", "differentiates", "has_node", "norm", "norm_out"]
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
     if not _needs_grad(x, weight, bias):
-        return operator("rows")(x, weight, bias, dims, eps, kind)
+        return operator("rows", x)(x, weight, bias, dims, eps, kind)
     if is_compiling():
         return _Rows.apply(*apart(x, weight, bias), dims, eps, kind)
-    return _apply(_Rows, "rows")(x, weight, bias, dims, eps, kind)
+    return _apply(_Rows, "rows", x)(x, weight, bias, dims, eps, kind)
 
 
 def norm_out(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int, out: Tensor
 ) -> None:
-    operator("rows_out")(x, weight, bias, dims, eps, kind, out)
+    operator("rows_out", x)(x, weight, bias, dims, eps, kind, out)
 
 
 def add(
@@ -44,10 +44,10 @@ def add(
     kind: int,
 ) -> tuple[Tensor, Tensor]:
     if not _needs_grad(x, residual, weight, bias):
-        return operator("rows_add")(x, residual, weight, bias, dims, eps, kind)
+        return operator("rows_add", x)(x, residual, weight, bias, dims, eps, kind)
     if is_compiling():
         return _AddRows.apply(*apart(x, residual, weight, bias), dims, eps, kind)
-    return _apply(_AddRows, "rows_add")(x, residual, weight, bias, dims, eps, kind)
+    return _apply(_AddRows, "rows_add", x)(x, residual, weight, bias, dims, eps, kind)
 
 
 def add_out(
@@ -60,7 +60,7 @@ def add_out(
     kind: int,
     out: tuple[Tensor, Tensor],
 ) -> None:
-    operator("rows_add_out")(x, residual, weight, bias, dims, eps, kind, *out)
+    operator("rows_add_out", x)(x, residual, weight, bias, dims, eps, kind, *out)
 
 
 def _needs_grad(*tensors: Tensor | None) -> bool:
@@ -84,9 +84,15 @@ def differentiates() -> bool:
     return not is_compiling() and (is_grad_enabled() or forward_ad._current_level >= 0)
 
 
-def _apply(function: Any, name: str) -> Any:
-    """How a Function is applied: as a node in C++, if there is one and no mode wants to see operators."""
-    if eager.MODULE is not None and _len_torch_dispatch_stack() == 0:
+def has_node(x: Tensor) -> bool:
+    """Is there a node in C++ for it, and no mode that wants to see operators?"""
+    ours = eager.MODULE is not None and x.is_cpu and "cpu" not in DIRECT
+    return ours and not is_compiling() and _len_torch_dispatch_stack() == 0
+
+
+def _apply(function: Any, name: str, x: Tensor) -> Any:
+    """How a Function is applied: as a node in C++, if there is one."""
+    if has_node(x):
         return getattr(eager.MODULE, name)
     # Straight to C: torch's own `apply` looks for transforms, which no kernel is admitted under.
     return super(torch.autograd.Function, function).apply
@@ -97,7 +103,7 @@ class _Rows(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int
     ) -> Tensor:
-        y, stats = operator("rows_train")(x, weight, bias, dims, eps, kind)
+        y, stats = operator("rows_train", x)(x, weight, bias, dims, eps, kind)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.call = dims, eps, kind
         return y
@@ -123,7 +129,7 @@ class _AddRows(torch.autograd.Function):
         eps: float,
         kind: int,
     ) -> tuple[Tensor, Tensor]:
-        y, total, stats = operator("rows_add_train")(x, residual, weight, bias, dims, eps, kind)
+        y, total, stats = operator("rows_add_train", x)(x, residual, weight, bias, dims, eps, kind)
         ctx.save_for_backward(total, weight, bias, stats)
         ctx.call = dims, eps, kind
         ctx.dtypes = x.dtype, residual.dtype
@@ -166,6 +172,6 @@ def backward(
         return dx + dtotal if dx is not None and dtotal is not None else dx, dweight, dbias
     call = (dy, x, weight, bias, stats, dtotal, dims, eps, kind, *needed)
     dx, dweight, dbias = (
-        t if n else None for t, n in zip(operator("rows_backward")(*call), needed, strict=True)
+        t if n else None for t, n in zip(operator("rows_backward", x)(*call), needed, strict=True)
     )
     return dx, dweight, dbias
