@@ -17,7 +17,7 @@ __all__ = ["DTYPES", "OUT", "PEERS", "Call", "Cell", "Row", "backward", "run", "
 Call = Callable[[], Any]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OUT = "out="  # the name of our second candidate, which writes into a ready buffer
-PEERS = ("copy_", "eager", "compile", "onnx", "clean", "hf", "x")
+PEERS = ("copy_", "eager", "compile", "onnx", "clean", "hf", "x", "weights")
 # Largest distance from eager, as a share of its length: a candidate that computes something else is no peer.
 # torch sums bfloat16 gradients of a LayerNorm's weight in bfloat16, and is off by up to 8 % itself.
 AGREE = {"fp32": 1e-4, "bf16": 0.12}

@@ -57,7 +57,17 @@ def candidates(cell: Cell) -> dict[str, Call]:
             max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0
         )
         mask = torch.ones_like(prompt)
+        weights = [w for name, w in ours.named_parameters() if w.ndim == 2 and "position" not in name]
+        tokens = {w.shape[1]: torch.randn(1, w.shape[1]) for w in weights}
+
+        def read_weights() -> None:
+            """What no model can do without: every weight once a token, by the kernel that decoding uses."""
+            for _ in range(NEW):
+                for weight in weights:
+                    nk.kernels.linear(tokens[weight.shape[1]], weight, None)
+
         return {
+            "weights": read_weights,
             "ours": lambda: ours.generate(prompt, NEW),
             "hf": lambda: theirs.generate(prompt, attention_mask=mask, generation_config=config),
         }

@@ -18,6 +18,7 @@ NAMES = {
     "clean": "without NaN",
     "hf": "Hugging Face",
     "x": "x-transformers",
+    "weights": "the weights",
 }
 LEGEND = """Each cell: the time of one call (low quartile), and that time divided by ours.
 Above 1 ours is faster. [red]![/red] ours is slower. ? others used the processors meanwhile: do not trust it.

@@ -229,6 +229,10 @@ def group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
+    if axis == 1 and mask is None and not is_compiling():
+        y: Tensor | None = fast.channels(input, num_groups, weight, bias, None, None, False, None, eps, out)
+        if y is not None:
+            return y
     checks.floating("group_norm", input)
     input = autocast(input)
     axis = checks.channel_axis("GroupNorm", input, axis, {"weight": weight, "bias": bias})
@@ -274,6 +278,14 @@ def batch_norm(
     but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
     :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
+    if axis == 1 and mask is None and process_group is None and not is_compiling():
+        y: Tensor | None = fast.channels(
+            input, None, weight, bias, running_mean, running_var, not training, momentum, eps, out
+        )
+        if y is not None:
+            if training and num_batches_tracked is not None:
+                num_batches_tracked.add_(1)
+            return y
     checks.floating("batch_norm", input)
     checks.positive_eps("BatchNorm", eps, training=training)
     if training and momentum is None and num_batches_tracked is None:
@@ -317,6 +329,13 @@ def instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
+    if axis == 1 and mask is None and not is_compiling():
+        of = True if use_input_stats else None
+        y: Tensor | None = fast.channels(
+            input, of, weight, bias, running_mean, running_var, not use_input_stats, momentum, eps, out
+        )
+        if y is not None:
+            return y
     checks.floating("instance_norm", input)
     checks.running(
         "instance_norm", running_mean, running_var, needed=not use_input_stats, flag="use_input_stats=False"

@@ -19,7 +19,15 @@ from torch.nn import Parameter
 from normkit.kernels.cpu import eager, library
 from normkit.kernels.operators import raw
 
-__all__ = ["RMS_OPTIONS", "add_layer_norm", "add_rms_norm", "layer_norm", "linear", "rms_norm"]
+__all__ = [
+    "RMS_OPTIONS",
+    "add_layer_norm",
+    "add_rms_norm",
+    "channels",
+    "layer_norm",
+    "linear",
+    "rms_norm",
+]
 
 MAX_ROWS = 8  # for more of them a matrix product is faster
 # What an RMSNorm may ask for, as its C functions read it; what is not here is an error.
@@ -57,4 +65,5 @@ layer_norm: Any = getattr(eager.MODULE, "layer_norm", _declines)
 rms_norm: Any = getattr(eager.MODULE, "rms_norm", _declines)
 add_layer_norm: Any = getattr(eager.MODULE, "add_layer_norm", _declines)
 add_rms_norm: Any = getattr(eager.MODULE, "add_rms_norm", _declines)
+channels: Any = getattr(eager.MODULE, "channels", _declines)  # BatchNorm, InstanceNorm, GroupNorm
 linear: Any = getattr(eager.MODULE, "linear", _linear)

@@ -17,12 +17,13 @@ struct Groups {
     bool needs_grad() const {
         return at::GradMode::is_enabled() && (x->requires_grad() || weight->requires_grad() || bias->requires_grad());
     }
-    void run();
+    void run(bool given = false); // y is the caller's
     void record(PyObject *planned);
 };
 
-inline void Groups::run() {
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::groups", "");
+inline void Groups::run(bool given) {
+    static const auto fresh = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::groups", ""),
+                      into = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::groups_out", "");
     torch::jit::Stack stack{*x};
     for (const int64_t size : sizes) stack.emplace_back(size);
     for (const Tensor *t : {weight, bias}) stack.push_back(value(*t));
@@ -30,11 +31,12 @@ inline void Groups::run() {
     for (const Tensor *t : {mask, mean, var}) stack.push_back(value(*t));
     stack.emplace_back(eps);
     stack.emplace_back(center);
+    if (given) stack.emplace_back(y);
     const WithoutGil without(x->numel() > LONG_ENOUGH);
     const at::AutoDispatchBelowADInplaceOrView below;
-    op.callBoxed(stack);
-    y = std::move(stack[0]).toTensor();
-    stats = std::move(stack[1]).toTensor();
+    (given ? into : fresh).callBoxed(stack);
+    if (!given) y = std::move(stack[0]).toTensor();
+    stats = std::move(stack.back()).toTensor();
 }
 
 struct GroupsNode final : torch::autograd::Node {

@@ -57,7 +57,7 @@ bool read_options(PyObject *object, Rows &call) {
     if (!(options & AFTER_CAST) || !call.weight->defined()) return true;
     const auto type = call.x->scalar_type();
     if (call.weight->scalar_type() != type) return false; // an output of another dtype
-    call.kind |= type == at::kBFloat16 ? ROUND_BF16 : type == at::kHalf ? ROUND_F16 : 0;
+    call.kind |= type == at::kBFloat16 ? int64_t(ROUND_BF16) : type == at::kHalf ? int64_t(ROUND_F16) : 0;
     return true;
 }
 
@@ -79,6 +79,95 @@ template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *a
     else if (!read_number(*args, call.eps)) return none();
     if (options && !read_options(args[2], call)) return none();
     return finish(call, args[1]);
+    END_HANDLE_TH_ERRORS
+}
+
+// Parameters and running statistics: one number a channel.
+bool read_channels(PyObject *object, int64_t channels, const Tensor *&t) {
+    if (!read_optional(object, t)) return false;
+    return !t->defined() || (t->dim() == 1 && t->size(0) == channels && has_kernels(t->scalar_type()));
+}
+// Which numbers share one mean, as the five sizes that Python's plans find; channels at axis 1.
+bool read_sizes(PyObject *num_groups, Groups &call) {
+    const Tensor &x = *call.x;
+    const bool batch = num_groups == Py_None, flat = x.is_contiguous();
+    if (x.dim() < 2 || x.numel() == 0 || x.size(1) < 2 || (!flat && !is_channels_last(x))) return false;
+    const int64_t n = x.size(0), c = x.size(1), places = x.numel() / (n * c);
+    int64_t groups = c;
+    if (!batch && num_groups != Py_True) {
+        int overflow = 0;
+        groups = PyLong_CheckExact(num_groups) ? PyLong_AsLongLongAndOverflow(num_groups, &overflow) : 0;
+        if (groups < 1 || c % groups) return false;
+    }
+    const int64_t rows = flat ? 1 : places, inner = flat ? places : 1;
+    const int64_t sizes[5] = {batch ? 1 : n, batch ? n * rows : rows, groups, c / groups, inner};
+    std::copy(sizes, sizes + 5, call.sizes);
+    return sizes[1] * sizes[3] * sizes[4] > 1; // one number has no spread
+}
+bool share_memory(const Tensor &a, const Tensor &b) { // both fill the memory from their first number to their last
+    const auto *first = static_cast<const char *>(a.const_data_ptr()), *second = static_cast<const char *>(b.const_data_ptr());
+    return first < second + b.nbytes() && second < first + a.nbytes();
+}
+bool is_given_as(PyObject *out, const Groups &call, Tensor &t) {
+    const Tensor *read;
+    if (!read_tensor(out, read) || (read->is_inference() && !c10::InferenceMode::is_enabled())) return false;
+    t = *read;
+    if (t.scalar_type() != call.x->scalar_type() || t.sizes() != call.x->sizes() || t.strides() != call.x->strides() ||
+        (at::GradMode::is_enabled() && t.requires_grad()))
+        return false;
+    for (const Tensor *own : {call.weight, call.bias, call.mean, call.var})
+        if (own->defined() && (!own->is_contiguous() || share_memory(t, *own))) return false;
+    return t.const_data_ptr() == call.x->const_data_ptr() || !share_memory(t, *call.x);
+}
+
+// (x, num_groups, weight, bias, running mean, running variance, given, momentum, eps, out). num_groups is None where
+// all samples share a mean, and True for one group a channel. Given statistics are used, others are moved.
+PyObject *channels(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes("channels", count, 10)) return nullptr;
+    Groups call;
+    call.mask = &NONE;
+    call.on_rows = false;
+    call.center = true;
+    const Tensor *mean, *var;
+    if (!nothing_watches() || !read_tensor(args[0], call.x) || !has_kernels(call.x->scalar_type()) ||
+        !read_sizes(args[1], call))
+        return none();
+    const int64_t c = call.x->size(1);
+    if (!read_channels(args[2], c, call.weight) || !read_channels(args[3], c, call.bias) ||
+        !read_channels(args[4], c, mean) || !read_channels(args[5], c, var) || !read_number(args[8], call.eps))
+        return none();
+    const bool batch = args[1] == Py_None, given = args[6] == Py_True, moves = !given && mean->defined();
+    double momentum = 0;
+    if (!(call.eps > 0) || mean->defined() != var->defined() || (given && !mean->defined()) || (moves && !batch) ||
+        (moves && !read_number(args[7], momentum)))
+        return none();
+    for (const Tensor *t : {mean, var})
+        if (t->requires_grad() || (t->defined() && !t->is_contiguous())) return none();
+    call.mean = given ? mean : &NONE;
+    call.var = given ? var : &NONE;
+    const bool train = call.needs_grad(), into = args[9] != Py_None;
+    if (into && (train || !is_given_as(args[9], call, call.y))) return none();
+    call.run(into);
+    if (moves) {
+        Values stack{*mean, *var, call.stats, momentum};
+        static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::update_running", "");
+        const at::AutoDispatchBelowADInplaceOrView below;
+        op.callBoxed(stack);
+        for (const Tensor *t : {mean, var}) t->unsafeGetTensorImpl()->bump_version();
+    }
+    if (into) {
+        call.y.unsafeGetTensorImpl()->bump_version();
+        return Py_NewRef(args[9]);
+    }
+    if (train) {
+        const int64_t *s = call.sizes;
+        THPObjectPtr planned(Py_BuildValue("((LLLLL)O)", (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3],
+                                           (long long)s[4], Py_False));
+        if (!planned) return nullptr;
+        call.record(planned.get());
+    }
+    return THPVariable_Wrap(std::move(call.y));
     END_HANDLE_TH_ERRORS
 }
 
@@ -185,6 +274,8 @@ PyMethodDef methods[] = {
     {"rows_add", fast(admitted_rows<true>), METH_FASTCALL, "rows_add(x, residual, weight, bias, dims, eps, kind)"},
     {"groups", fast(admitted_groups), METH_FASTCALL,
      "groups(x, k0, r1, k2, r3, i, weight, bias, on_rows, mask, mean, var, eps, center, planned)"},
+    {"channels", fast(channels), METH_FASTCALL,
+     "channels(x, num_groups, weight, bias, mean, var, given, momentum, eps, out)"},
     {"linear", fast(linear), METH_FASTCALL, "linear(x, weight, bias)"},
     {"set_backward", fast(set_backward), METH_FASTCALL, "set_backward(rows, groups): gradients of gradients"},
     {nullptr, nullptr, 0, nullptr},
