@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour smollm quick test check fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
+.PHONY: help demo tour smollm quick test check triton gpu fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -24,14 +24,22 @@ smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
 quick: $(READY) ## set up, then a minute of tests from every part
 	@$(BIN)/python -m pytest -q --quick $(ARGS)
 
-test: $(READY) browser ## set up, then all tests and doctests
+test: $(READY) browser ## set up, then all tests and doctests, then the kernels' tests on Triton, interpreted
 	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -q --triton
 
 check: $(READY) browser ## format, lint and types, then all tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -q --triton
+
+triton: $(READY) ## the kernels' tests on the Triton kernels, interpreted on the CPU
+	@$(BIN)/python -m pytest -q --triton $(ARGS)
+
+gpu: $(READY) ## compile every Triton kernel for five GPUs, and write build/gpu/ and the tables of docs/gpu.md
+	@$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 fuzz: $(READY) ## random calls of every norm against a definition of their own; ARGS="--cases 20000 --seed 1"
 	@PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)

@@ -1,5 +1,8 @@
-"""``--quick``: a minute of tests from every part, a few parameters of each; slow ones are left out."""
+"""``--quick``: a minute of tests from every part, a few parameters of each; slow ones are left out.
+``--triton``: the kernels' tests once more, on the Triton kernels, interpreted on the CPU.
+"""
 
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -58,15 +61,52 @@ SLOW_TESTS = {  # in files that are not slow
     "tests/transformer/test_torch.py::test_a_model_compiles_in_one_graph",
 }
 
+# Files whose tests are of norms as such, whatever computes them.
+OF_ANY_KERNEL = (
+    "tests/kernels/test_accuracy.py",
+    "tests/kernels/test_cpu_kernels.py",
+    "tests/kernels/test_derivatives.py",
+    "tests/kernels/test_extremes.py",
+    "tests/kernels/test_groups_isolation.py",
+    "tests/kernels/test_groups_outliers.py",
+    "tests/kernels/test_reproducible.py",
+    "tests/kernels/test_rows_extremes.py",
+    "tests/kernels/triton",
+    "tests/norms/test_masks.py",
+)
+
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="a minute of tests from every part")
+    parser.addoption("--triton", action="store_true", help="the kernels' tests on the Triton kernels")
+
+
+def pytest_configure(config):
+    if config.getoption("--triton"):
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 
 
 def pytest_ignore_collect(collection_path, config):
     """A slow file of which nothing stays is not even imported."""
     path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else None
+    if config.getoption("--triton") and path is not None and collection_path.is_file():
+        return True if not path.startswith(OF_ANY_KERNEL) else None
     return True if config.getoption("--quick") and SLOW.get(path) == () else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def triton_first(request):
+    """With --triton, what the Triton kernels take is theirs, and nothing takes the short way past them."""
+    if not request.config.getoption("--triton"):
+        return
+    from normkit.kernels import admission, fast, operators, triton
+
+    operators.DIRECT["cpu"] = triton.IMPLEMENTATIONS
+    first = {"triton": admission.BACKENDS.pop("triton"), **admission.BACKENDS}
+    admission.BACKENDS.clear()
+    admission.BACKENDS.update(first)
+    for name in ("add_layer_norm", "add_rms_norm", "channels", "layer_norm", "rms_norm"):
+        setattr(fast, name, lambda *call: None)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -229,7 +229,7 @@ def group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each of ``num_groups`` groups of channels of each sample. See :class:`normkit.GroupNorm`."""
-    if axis == 1 and mask is None and not is_compiling():
+    if axis == 1 and mask is None and not FORCED and not is_compiling():
         y: Tensor | None = fast.channels(input, num_groups, weight, bias, None, None, False, None, eps, out)
         if y is not None:
             return y
@@ -278,7 +278,7 @@ def batch_norm(
     but for a batch of padding alone; with it, ``momentum=None`` keeps the plain average of all batches. See
     :class:`normkit.BatchNorm2d` and :class:`normkit.SyncBatchNorm`.
     """
-    if axis == 1 and mask is None and process_group is None and not is_compiling():
+    if axis == 1 and mask is None and process_group is None and not FORCED and not is_compiling():
         y: Tensor | None = fast.channels(
             input, None, weight, bias, running_mean, running_var, not training, momentum, eps, out
         )
@@ -329,7 +329,7 @@ def instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of each sample by itself. See :class:`normkit.InstanceNorm2d`."""
-    if axis == 1 and mask is None and not is_compiling():
+    if axis == 1 and mask is None and not FORCED and not is_compiling():
         of = True if use_input_stats else None
         y: Tensor | None = fast.channels(
             input, of, weight, bias, running_mean, running_var, not use_input_stats, momentum, eps, out

@@ -53,6 +53,7 @@ def facts() -> dict[str, Any]:
         "isa": kernels.isa(),
         "kernels_missing": kernels.missing(),
         "extension_missing": kernels.extension_missing(),
+        "gpus": kernels.gpus(),
         "backends": backends,
     }
 
@@ -67,6 +68,10 @@ def show(found: dict[str, Any]) -> None:
     missing = found["kernels_missing"]
     rows = {name: str(found[name]) for name in ("normkit", "python", "torch", "system", "cpu", "threads")}
     rows["kernels"] = f"none: {missing}" if missing else f"C++, {found['isa']} instructions"
+    for name, reason in found["gpus"].items():
+        rows[name] = (
+            f"torch's own operators: {reason}" if reason else "Triton kernels, checked on this device"
+        )
     if missing:
         rows["fix"] = FIX
     elif found["extension_missing"]:

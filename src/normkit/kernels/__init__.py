@@ -15,6 +15,8 @@ from torch import Tensor
 from normkit.kernels import fast, reference
 from normkit.kernels.admission import BACKENDS, FORCED, admit, backend, exact
 from normkit.kernels.cpu import eager, library
+from normkit.kernels.operators import DIRECT
+from normkit.kernels.triton import DEVICES, readiness
 
 __all__ = [
     "BACKENDS",
@@ -26,6 +28,7 @@ __all__ = [
     "explain",
     "extension_missing",
     "fast",
+    "gpus",
     "isa",
     "linear",
     "missing",
@@ -67,6 +70,16 @@ def missing() -> str | None:
 def extension_missing() -> str | None:
     """Why small calls take the long way here; None if the extension for this torch is there."""
     return eager.MISSING
+
+
+def gpus() -> dict[str, str | None]:
+    """The GPUs of this machine, and why the Triton kernels do not run there; None where they do."""
+    found = {}
+    for device in DEVICES:
+        module = torch.get_device_module(device)
+        for index in range(module.device_count() if module.is_available() else 0):
+            found[f"{device}:{index}"] = readiness.unready(device, index)
+    return found
 
 
 def explain(x: Tensor, **call: Any) -> str:
@@ -136,8 +149,12 @@ def _say_once(x: Tensor) -> None:
     device = x.device.type
     if torch.compiler.is_compiling() or (device == "cpu" and library.MISSING is None):
         return
+    if device in DIRECT and readiness.unready(device, x.device.index or 0) is None:
+        return
     _SAID.add(device)
     reason = library.MISSING if device == "cpu" else f"there are none for {device}"
+    if device in DIRECT:
+        reason = str(readiness.unready(device, x.device.index or 0))
     more = (
         "`normkit info` says what to do" if device == "cpu" else "`normkit.kernels.explain(x)` says what runs"
     )

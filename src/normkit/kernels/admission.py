@@ -25,12 +25,12 @@ from torch.autograd import forward_ad
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.kernels import aten, fused, reference, triton
+from normkit.kernels import aten, fused, reference
 from normkit.kernels.cpu import library
+from normkit.kernels.operators import DIRECT, PLAIN
 from normkit.kernels.plans import Plan
 from normkit.kernels.triton import readiness
 from normkit.kernels.triton.versions import DTYPES as TRITON_DTYPES
-from normkit.kernels.triton.versions import INTERPRETED
 
 __all__ = ["BACKENDS", "FORCED", "Admission", "Backend", "admit", "backend", "exact"]
 
@@ -139,7 +139,7 @@ def _consider_cpu(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
 
 def _consider_triton(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
     device = x.device
-    if device.type not in triton.DEVICES and not (device.type == "cpu" and INTERPRETED and FORCED):
+    if device.type not in DIRECT:
         return f"it computes on GPUs; this tensor is on {device.type}"
     plan = _consider_kernels(op, x, call, TRITON_DTYPES)
     if isinstance(plan, str):
@@ -147,12 +147,10 @@ def _consider_triton(op: str, x: Tensor, call: dict[str, Any]) -> Plan | str:
     return readiness.unready(device.type, device.index or 0) or plan
 
 
-def _consider_kernels(
-    op: str, x: Tensor, call: dict[str, Any], dtypes: frozenset[torch.dtype]
-) -> Plan | str:
+def _consider_kernels(op: str, x: Tensor, call: dict[str, Any], dtypes: frozenset[torch.dtype]) -> Plan | str:
     if x.dtype not in dtypes:
         return f"it has no kernels for {x.dtype}"
-    if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+    if type(x) not in PLAIN and not _is_fake(x):
         return f"a {type(x).__name__} is a tensor subclass"
     if _leaves_python():
         return "a graph that leaves Python holds torch's own operators"
@@ -161,6 +159,13 @@ def _consider_kernels(
     if call.get("process_group") is not None:
         return "statistics over several processes are put together by the reference"
     return fused.plan_call(op, x, call, dtypes)
+
+
+def _is_fake(x: Tensor) -> bool:
+    """A tensor without numbers, of a tracer that looks at operators: it sees ours."""
+    from torch._subclasses.fake_tensor import FakeTensor  # not every program needs it
+
+    return isinstance(x, FakeTensor)
 
 
 def _consider_aten(op: str, x: Tensor, call: dict[str, Any]) -> str | None:

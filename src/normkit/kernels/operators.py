@@ -21,11 +21,12 @@ from torch.compiler import is_compiling
 from normkit.kernels import by_reference
 from normkit.kernels.by_reference import STATISTICS
 
-__all__ = ["DIRECT", "LIBRARY", "OPERATORS", "operator", "raw"]
+__all__ = ["DIRECT", "LIBRARY", "OPERATORS", "PLAIN", "operator", "raw"]
 
 # Implementations in Python, by type of device: an ordinary call goes there without the dispatcher, which
 # would take longer than to launch them.
 DIRECT: dict[str, Mapping[str, Callable[..., Any]]] = {}
+PLAIN = (Tensor, torch.nn.Parameter)  # tensors that hold numbers, and have no ways of their own
 
 
 class Operator(NamedTuple):
@@ -38,7 +39,7 @@ def operator(name: str, x: Tensor) -> Callable[..., Any]:
     """An operator, as its caller needs it: torch.compile cannot look into the raw one."""
     if is_compiling():
         return getattr(torch.ops.normkit, name)
-    if DIRECT and _len_torch_dispatch_stack() == 0:
+    if DIRECT and type(x) in PLAIN and _len_torch_dispatch_stack() == 0:
         direct = DIRECT.get(x.device.type)
         if direct is not None:
             return direct[name]

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from normkit.kernels.by_reference import recompute_with_reference, rows_norm
 from normkit.kernels.cpu import eager
-from normkit.kernels.operators import DIRECT, operator
+from normkit.kernels.operators import DIRECT, PLAIN, operator
 
 __all__ = ["add", "add_out", "apart", "backward", "differentiates", "has_node", "norm", "norm_out"]
 
@@ -86,7 +86,7 @@ def differentiates() -> bool:
 
 def has_node(x: Tensor) -> bool:
     """Is there a node in C++ for it, and no mode that wants to see operators?"""
-    ours = eager.MODULE is not None and x.is_cpu and "cpu" not in DIRECT
+    ours = eager.MODULE is not None and type(x) in PLAIN and x.is_cpu and "cpu" not in DIRECT
     return ours and not is_compiling() and _len_torch_dispatch_stack() == 0
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 from normkit.kernels.operators import DIRECT, LIBRARY
+from normkit.kernels.triton.versions import INTERPRETED
 
 __all__ = ["DEVICES", "IMPLEMENTATIONS"]
 
@@ -47,6 +49,8 @@ def _call(name: str, *call: Any) -> Any:
     return IMPLEMENTATIONS[name](*call)
 
 
+if INTERPRETED and os.environ.get("NORMKIT_BACKEND") == "triton":
+    DIRECT["cpu"] = IMPLEMENTATIONS  # for whoever wants to look at the kernels without a GPU
 for _device, _key in DEVICES.items():
     DIRECT[_device] = IMPLEMENTATIONS
     for _name in HOMES:

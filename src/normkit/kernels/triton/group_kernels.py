@@ -34,16 +34,14 @@ def _over_channels(value, COLUMNS: tl.constexpr):
     """One number a channel, along the channels of a tile."""
     if COLUMNS:
         return value[None, :]
-    else:
-        return value[:, None]
+    return value[:, None]
 
 
 @triton.jit
 def _over_places(value, COLUMNS: tl.constexpr):
     if COLUMNS:
         return value[:, None]
-    else:
-        return value[None, :]
+    return value[None, :]
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from normkit.kernels.by_reference import STATISTICS, pack_statistics
 from normkit.kernels.triton import group_kernels as kernels
-from normkit.kernels.triton import row_kernels
-from normkit.kernels.triton.launch import launch
+from normkit.kernels.triton.launch import Launch, launch
+from normkit.kernels.triton.rows import sum_partials
 from normkit.kernels.triton.tiles import next_power_of_2
 
 __all__ = ["groups", "groups_backward", "groups_out", "update_running"]
@@ -18,6 +19,8 @@ __all__ = ["groups", "groups_backward", "groups_out", "update_running"]
 TILE = 2048  # numbers at a time
 PLACES = 512  # of a channel in a chunk, where it has as many
 PARTS = 256  # chunks at a time that are put together
+CHANNELS = 256  # at a time, where there is one number for each
+Sizes = tuple[int, int, int, int, int]
 
 
 def groups(
@@ -37,8 +40,7 @@ def groups(
     center: bool,
 ) -> tuple[Tensor, Tensor]:
     y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    stats = groups_out(x, k0, r1, k2, r3, i, weight, bias, weight_on_rows, mask, mean, var, eps, center, y)
-    return y, stats
+    return y, groups_out(x, k0, r1, k2, r3, i, weight, bias, weight_on_rows, mask, mean, var, eps, center, y)
 
 
 def groups_out(
@@ -59,19 +61,19 @@ def groups_out(
     out: Tensor,
 ) -> Tensor:
     """The statistics, as ``group_finish`` says them."""
-    if mean is not None and var is not None and x.numel() > 0:
-        stats = _given(mean, var, k0, eps)
-    elif x.numel() == 0:
-        stats = pack_statistics(x.new_zeros((3, k0 * k2), dtype=torch.float32), eps)
-    else:
-        stats = _statistics(x, _cut(r1, k2 * r3, i), k0, r1, k2, r3, i, mask, eps, center)
     if x.numel() == 0:
-        return stats
-    cut = _cut(r1, k2 * r3, i)
-    arguments = (x, mask, stats, _flat(weight), _flat(bias), out, r1, k2 * r3, i, r3, cut.chunks, cut.steps)
-    constants = (*cut.tile, mask is not None, weight is not None, bias is not None, weight_on_rows)
-    grid = (k0 * cut.chunks, cut.blocks)
-    launch(kernels.group_apply, grid, (*arguments, k0 * k2), constants, 4, x.device)
+        return pack_statistics(x.new_zeros((3, k0 * k2), dtype=torch.float32), eps)
+    sizes, device = (k0, r1, k2, r3, i), x.device
+    stats = x.new_empty((STATISTICS, k0 * k2), dtype=torch.float32)
+    if mean is not None and var is not None:
+        launch(_plan_given(k2, k0 * k2, eps), (mean.contiguous(), var.contiguous(), stats), device)
+    else:
+        parts = x.new_empty((5, k0 * _cut(sizes).chunks, k2 * r3), dtype=torch.float32)
+        moments, finish = _plan_statistics(sizes, eps, center, mask is not None)
+        launch(moments, (x, mask, parts), device)
+        launch(finish, (parts, stats), device)
+    given = (mask is not None, weight is not None, bias is not None, weight_on_rows)
+    launch(_plan_apply(sizes, given), (x, mask, stats, _flat(weight), _flat(bias), out), device)
     return stats
 
 
@@ -94,10 +96,9 @@ def groups_backward(
     need_dweight: bool,
     need_dbias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dx = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    channels, n_groups, device = k2 * r3, k0 * k2, x.device
-    wide = r1 if weight_on_rows else channels
-    needed = (need_dweight, need_dbias)
+    sizes, device, needed = (k0, r1, k2, r3, i), x.device, (need_dweight, need_dbias)
+    dx = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    wide = r1 if weight_on_rows else k2 * r3
     dweight, dbias = (
         x.new_empty((wide if need else 0,), dtype=torch.float32 if p is None else p.dtype)
         for p, need in zip((weight, bias), needed, strict=True)
@@ -105,50 +106,27 @@ def groups_backward(
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_()
     weight = _flat(weight)
-    cut = _cut(r1, channels, i)
-    grid = (k0 * cut.chunks, cut.blocks)
-    sizes = (r1, channels, i, r3, cut.chunks, cut.steps, n_groups)
-    constants = None
-    of_channels = any(needed) and not weight_on_rows
-    if of_channels or not given:
-        size = k0 * cut.chunks * channels
-        parts = x.new_empty((2, k0 * cut.chunks, channels), dtype=torch.float32)
-        on_rows = weight_on_rows and weight is not None
-        settings = (*cut.tile, mask is not None, on_rows)
-        launch(
-            kernels.group_sums, grid, (dy, x, mask, stats, weight, parts, *sizes, size), settings, 4, device
-        )
-        for part, gradient, need in zip(parts, (dweight, dbias), needed, strict=True):
-            if need and not weight_on_rows:
-                _sum(part, gradient)
-        if not given:
-            constants = x.new_empty((2, n_groups), dtype=torch.float32)
-            block = min(PARTS, next_power_of_2(cut.chunks * r3))
-            weighs = weight is not None and not weight_on_rows
-            numbers = (n_groups, k2, r3, cut.chunks, size)
-            arguments = (parts, weight, stats, constants, *numbers)
-            launch(kernels.group_constants, (n_groups,), arguments, (block, weighs), 1, device)
-    arguments = (dy, x, mask, stats, constants, weight, dx, *sizes)
-    settings = (*cut.tile, center, mask is not None, weight is not None, weight_on_rows, given)
-    launch(kernels.group_backward, grid, arguments, settings, 4, device)
+    calls = _plan_backward(sizes, mask is not None, weight is not None, weight_on_rows, given, center)
+    parts = constants = None
+    if not given or (any(needed) and not weight_on_rows):
+        parts = stats.new_empty((2, k0 * _cut(sizes).chunks, k2 * r3))
+        launch(calls.sums, (dy, x, mask, stats, weight, parts), device)
+    if not given:
+        constants = stats.new_empty((2, k0 * k2))
+        launch(calls.constants, (parts, weight, stats, constants), device)
+    launch(calls.apply, (dy, x, mask, stats, constants, weight, dx), device)
     if weight_on_rows and any(needed):
-        parts = x.new_empty((2, k0, r1), dtype=torch.float32)
-        block_q = min(16, next_power_of_2(r1))
-        numbers = (r1, channels, r3, n_groups, k0 * r1)
-        settings = (min(128, next_power_of_2(channels)), block_q, mask is not None)
-        arguments = (dy, x, mask, stats, parts, *numbers)
-        launch(kernels.group_row_parameters, (k0, -(-r1 // block_q)), arguments, settings, 4, device)
-        for part, gradient, need in zip(parts, (dweight, dbias), needed, strict=True):
-            if need:
-                _sum(part, gradient)
+        parts = stats.new_empty((2, k0, r1))
+        launch(calls.row_parameters, (dy, x, mask, stats, parts), device)
+    for k, gradient in enumerate((dweight, dbias)):
+        if needed[k] and parts is not None:
+            sum_partials(parts[k], gradient)
     return dx, dweight, dbias
 
 
 def update_running(mean: Tensor, var: Tensor, stats: Tensor, momentum: float) -> None:
-    channels = mean.numel()
-    if channels > 0:
-        arguments = (mean, var, stats, channels, float(momentum))
-        launch(kernels.move_running, (-(-channels // 256),), arguments, (256,), 4, mean.device)
+    if mean.numel() > 0:
+        launch(_plan_running(mean.numel(), float(momentum)), (mean, var, stats), mean.device)
 
 
 class _Cut(NamedTuple):
@@ -160,9 +138,18 @@ class _Cut(NamedTuple):
     blocks: int
 
 
-def _cut(r1: int, channels: int, i: int) -> _Cut:
+class _Backward(NamedTuple):
+    sums: Launch
+    constants: Launch
+    apply: Launch
+    row_parameters: Launch
+
+
+@functools.lru_cache(maxsize=1024)
+def _cut(sizes: Sizes) -> _Cut:
     """By the sizes of one k0 alone."""
-    columns = i == 1
+    _, r1, k2, r3, i = sizes
+    channels, columns = k2 * r3, i == 1
     if columns:
         block_c = min(64, next_power_of_2(channels))
         block_q = min(TILE // block_c, next_power_of_2(r1))
@@ -175,42 +162,67 @@ def _cut(r1: int, channels: int, i: int) -> _Cut:
     return _Cut((block_c, block_q, columns), -(-total // steps), steps, -(-channels // block_c))
 
 
-def _statistics(
-    x: Tensor,
-    cut: _Cut,
-    k0: int,
-    r1: int,
-    k2: int,
-    r3: int,
-    i: int,
-    mask: Tensor | None,
-    eps: float,
-    center: bool,
-) -> Tensor:
-    channels, size = k2 * r3, k0 * cut.chunks * k2 * r3
-    parts = x.new_empty((5, k0 * cut.chunks, channels), dtype=torch.float32)
-    arguments = (x, mask, parts, r1, channels, i, cut.chunks, cut.steps, eps, size)
-    grid = (k0 * cut.chunks, cut.blocks)
-    launch(kernels.group_moments, grid, arguments, (*cut.tile, center, mask is not None), 4, x.device)
-    stats = x.new_empty((STATISTICS, k0 * k2), dtype=torch.float32)
-    block = min(PARTS, next_power_of_2(cut.chunks * r3))
+@functools.lru_cache(maxsize=1024)
+def _plan_given(k2: int, groups: int, eps: float) -> Launch:
+    grid = (-(-groups // CHANNELS),)
+    return Launch(kernels.given_statistics, grid, (k2, groups, eps), (CHANNELS,), 4)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tuple[Launch, Launch]:
+    k0, r1, k2, r3, i = sizes
+    cut = _cut(sizes)
+    size = k0 * cut.chunks * k2 * r3
+    numbers = (r1, k2 * r3, i, cut.chunks, cut.steps, eps, size)
+    moments = Launch(
+        kernels.group_moments, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, center, mask), 4
+    )
     numbers = (k0 * k2, k2, r3, cut.chunks, eps, size)
-    launch(kernels.group_finish, (k0 * k2,), (parts, stats, *numbers), (block, center), 1, x.device)
-    return stats
+    block = min(PARTS, next_power_of_2(cut.chunks * r3))
+    return moments, Launch(kernels.group_finish, (k0 * k2,), numbers, (block, center), 1)
 
 
-def _given(mean: Tensor, var: Tensor, k0: int, eps: float) -> Tensor:
-    """The statistics of every k0 are the given ones."""
-    k2 = mean.numel()
-    stats = mean.new_empty((STATISTICS, k0 * k2), dtype=torch.float32)
-    arguments = (mean.contiguous(), var.contiguous(), stats, k2, k0 * k2, eps)
-    launch(kernels.given_statistics, (-(-k0 * k2 // 256),), arguments, (256,), 4, mean.device)
-    return stats
+@functools.lru_cache(maxsize=1024)
+def _plan_apply(sizes: Sizes, given: tuple[bool, bool, bool, bool]) -> Launch:
+    k0, r1, k2, r3, i = sizes
+    cut = _cut(sizes)
+    numbers = (r1, k2 * r3, i, r3, cut.chunks, cut.steps, k0 * k2)
+    return Launch(kernels.group_apply, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, *given), 4)
 
 
-def _sum(parts: Tensor, out: Tensor) -> None:
-    count, dim = parts.shape
-    launch(row_kernels.sum_partials, (-(-dim // 64),), (parts, out, count), (dim, 64, 32), 4, parts.device)
+@functools.lru_cache(maxsize=1024)
+def _plan_backward(
+    sizes: Sizes, mask: bool, weight: bool, on_rows: bool, given: bool, center: bool
+) -> _Backward:
+    k0, r1, k2, r3, i = sizes
+    cut, channels = _cut(sizes), k2 * r3
+    grid, size = (k0 * cut.chunks, cut.blocks), k0 * cut.chunks * channels
+    places = (r1, channels, i, r3, cut.chunks, cut.steps, k0 * k2)
+    block = min(PARTS, next_power_of_2(cut.chunks * r3))
+    block_q = min(16, next_power_of_2(r1))
+    return _Backward(
+        Launch(kernels.group_sums, grid, (*places, size), (*cut.tile, mask, on_rows and weight), 4),
+        Launch(
+            kernels.group_constants,
+            (k0 * k2,),
+            (k0 * k2, k2, r3, cut.chunks, size),
+            (block, weight and not on_rows),
+            1,
+        ),
+        Launch(kernels.group_backward, grid, places, (*cut.tile, center, mask, weight, on_rows, given), 4),
+        Launch(
+            kernels.group_row_parameters,
+            (k0, -(-r1 // block_q)),
+            (r1, channels, r3, k0 * k2, k0 * r1),
+            (min(128, next_power_of_2(channels)), block_q, mask),
+            4,
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan_running(channels: int, momentum: float) -> Launch:
+    return Launch(kernels.move_running, (-(-channels // CHANNELS),), (channels, momentum), (CHANNELS,), 4)
 
 
 def _flat(parameter: Tensor | None) -> Tensor | None:

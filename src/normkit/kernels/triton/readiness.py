@@ -50,6 +50,11 @@ def _look(device: str, index: int) -> str:
         return f"Triton {triton.__version__} is too old: {'.'.join(map(str, OLDEST))} is needed"
     if device == "cpu":
         return "" if INTERPRETED else "Triton compiles for GPUs; TRITON_INTERPRET=1 interprets on a CPU"
+    if (
+        not torch.get_device_module(device).is_available()
+        or index >= torch.get_device_module(device).device_count()
+    ):
+        return f"there is no {device}:{index} here"
     if device == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(index) < (8, 0):
         return "it is compiled for compute capability 8.0 and later"
     return _checked(torch.device(device, index), triton.__version__)
@@ -62,12 +67,11 @@ def _checked(device: torch.device, triton_version: str) -> str:
         return ""
     from normkit.kernels.triton import selfcheck  # imports Triton
 
-    with torch._C._DisableTorchDispatch(), contextlib.suppress(OSError):
-        found = selfcheck.run(device)
-        if found:
-            return found
-        _write([*known, key])
-    return ""
+    found = selfcheck.run(device)
+    if not found:
+        with contextlib.suppress(OSError):  # a machine that keeps nothing checks in each process
+            _write([*known, key])
+    return found
 
 
 def _fingerprint(device: torch.device, triton_version: str) -> str:

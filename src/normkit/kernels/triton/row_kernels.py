@@ -18,7 +18,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["row_parameters", "rows_backward", "rows_backward_long", "rows_forward", "rows_forward_long", "sum_partials"]
+__all__ = [
+    "row_parameters",
+    "rows_backward",
+    "rows_backward_long",
+    "rows_forward",
+    "rows_forward_long",
+    "sum_partials",
+]
 
 
 @triton.jit
@@ -95,8 +102,7 @@ def rows_forward(
     bias_ptr,
     y_ptr,
     total_ptr,
-    mean_ptr,
-    rstd_ptr,
+    stats_ptr,
     rows,
     n12,
     n2,
@@ -160,8 +166,8 @@ def rows_forward(
             var = _mean(d * d, D)
     rstd = _rstd_of(tl.maximum(var, 0.0, tl.PropagateNan.ALL), eps, scale)
     if KEEP:
-        tl.store(mean_ptr + row, tl.div_rn(shift + rest, scale), is_row)
-        tl.store(rstd_ptr + row, rstd * scale, is_row)
+        tl.store(stats_ptr + row, tl.div_rn(shift + rest, scale), is_row)
+        tl.store(stats_ptr + rows + row, rstd * scale, is_row)
     y = (d - rest[:, None]) * rstd[:, None]
     if WEIGHT:
         if ROUND:
@@ -181,8 +187,7 @@ def rows_forward_long(
     bias_ptr,
     y_ptr,
     total_ptr,
-    mean_ptr,
-    rstd_ptr,
+    stats_ptr,
     rows,
     n12,
     n2,
@@ -242,8 +247,8 @@ def rows_forward_long(
     var = _mean(second, D) - rest * rest
     rstd = _rstd_of(tl.maximum(var, 0.0, tl.PropagateNan.ALL), eps, scale)
     if KEEP:
-        tl.store(mean_ptr + row, tl.div_rn(shift + rest, scale))
-        tl.store(rstd_ptr + row, rstd * scale)
+        tl.store(stats_ptr + row, tl.div_rn(shift + rest, scale))
+        tl.store(stats_ptr + rows + row, rstd * scale)
     for start in range(0, D, BLOCK):
         column = start + tl.arange(0, BLOCK)[None, :]
         x = tl.load(x_ptr + x_start[:, None] + column, column < D, 0.0).to(tl.float32)
@@ -273,8 +278,7 @@ def rows_backward(
     dy_ptr,
     x_ptr,
     weight_ptr,
-    mean_ptr,
-    rstd_ptr,
+    stats_ptr,
     dtotal_ptr,
     dx_ptr,
     dweight_ptr,
@@ -323,13 +327,13 @@ def rows_backward(
         dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)
         x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         dy = tl.load(dy_ptr + dy_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
-        rstd = tl.load(rstd_ptr + row, is_row, 1.0)
+        rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
         scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
         rstd_d = tl.div_rn(rstd, scale)
         d = x * scale[:, None]
         rest = tl.zeros((ROWS,), tl.float32)
         if CENTER:
-            mean = tl.load(mean_ptr + row, is_row, 0.0)
+            mean = tl.load(stats_ptr + row, is_row, 0.0)
             d = tl.where(inside, d - (mean * scale)[:, None], 0.0)
             rest = _mean(d, D)
         x_hat = (d - rest[:, None]) * rstd_d[:, None]
@@ -365,11 +369,11 @@ def rows_backward_long(
     dy_ptr,
     x_ptr,
     weight_ptr,
-    mean_ptr,
-    rstd_ptr,
+    stats_ptr,
     dtotal_ptr,
     dx_ptr,
     rest_ptr,
+    rows,
     n12,
     n2,
     x_s0,
@@ -396,12 +400,12 @@ def rows_backward_long(
     x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)[:, None]
     dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)[:, None]
     t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, LEADING)[:, None]
-    rstd = tl.load(rstd_ptr + row)
+    rstd = tl.load(stats_ptr + rows + row)
     scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
     rstd_d = tl.div_rn(rstd, scale)[:, None]
     mean = tl.zeros((1,), tl.float32)
     if CENTER:
-        mean = tl.load(mean_ptr + row) * scale
+        mean = tl.load(stats_ptr + row) * scale
     sum_d = tl.zeros((1, BLOCK), tl.float32)
     sum_g = tl.zeros((1, BLOCK), tl.float32)
     sum_gd = tl.zeros((1, BLOCK), tl.float32)
@@ -442,8 +446,7 @@ def rows_backward_long(
 def row_parameters(
     dy_ptr,
     x_ptr,
-    mean_ptr,
-    rstd_ptr,
+    stats_ptr,
     rest_ptr,
     dweight_ptr,
     dbias_ptr,
@@ -467,8 +470,8 @@ def row_parameters(
     DBIAS: tl.constexpr,
 ):
     """The share of a block of long rows in some columns of dweight and dbias."""
-    program = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     in_row = column < D
     dweight = tl.zeros((BLOCK,), tl.float32)
     dbias = tl.zeros((BLOCK,), tl.float32)
@@ -481,11 +484,11 @@ def row_parameters(
         if DWEIGHT:
             x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
             x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
-            rstd = tl.load(rstd_ptr + row, is_row, 1.0)
+            rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
             scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
             x_hat = x * scale[:, None]
             if CENTER:
-                mean = tl.load(mean_ptr + row, is_row, 0.0) * scale
+                mean = tl.load(stats_ptr + row, is_row, 0.0) * scale
                 x_hat = x_hat - mean[:, None] - tl.load(rest_ptr + row, is_row, 0.0)[:, None]
             x_hat = x_hat * tl.div_rn(rstd, scale)[:, None]
             if ROUND:
@@ -500,9 +503,7 @@ def row_parameters(
 
 
 @triton.jit
-def sum_partials(
-    parts_ptr, out_ptr, parts, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
-):
+def sum_partials(parts_ptr, out_ptr, parts, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """The sum of (parts, D) over its first axis, in one order."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     found = tl.zeros((ROWS, BLOCK), tl.float32)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from normkit.kernels.by_reference import CENTER, ROUND_BF16, ROUND_F16, ZERO_CENTERED
 from normkit.kernels.triton import row_kernels as kernels
-from normkit.kernels.triton.launch import launch
+from normkit.kernels.triton.launch import Launch, launch
 from normkit.kernels.triton.tiles import (
-    Tile,
     backward_tile,
     forward_tile,
     is_long_backward,
@@ -30,9 +29,11 @@ __all__ = [
     "rows_backward",
     "rows_out",
     "rows_train",
+    "sum_partials",
 ]
 
 COLUMNS, LONG_ROWS = 64, 8  # a tile of what is added up column by column
+Strides = tuple[tuple[int, ...] | None, ...]
 
 
 def rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, kind: int) -> Tensor:
@@ -123,21 +124,39 @@ def rows_backward(
         for gradient in (dweight, dbias):
             gradient.zero_()
         return dx, dweight, dbias
-    (x, dy, dtotal), at = _rows_of((x, dy, dtotal), dims)
-    tile, is_long = backward_tile(at.dim), is_long_backward(at.dim)
-    per_partial = rows_per_partial(at.rows, LONG_ROWS if is_long else tile.rows)
-    partials = -(-at.rows // per_partial)
-    parts = [
-        x.new_empty((partials, at.dim), dtype=torch.float32) if need else None
-        for need in (need_dweight, need_dbias)
-    ]
-    settings = bool(kind & CENTER), bool(kind & ZERO_CENTERED), bool(kind & (ROUND_BF16 | ROUND_F16))
-    run = _long_gradients if is_long else _gradients
-    run(dy, x, weight, stats, dtotal, dx if need_dx else None, parts, at, settings, tile, per_partial)
+    x, dy, dtotal = _in_pieces((x, dy, dtotal), dims)
+    calls = _plan_backward(
+        x.shape,
+        (x.stride(), dy.stride(), None if dtotal is None else dtotal.stride()),
+        dims,
+        kind,
+        (weight is not None, need_dx, need_dweight, need_dbias),
+    )
+    weight = _contiguous(weight)
+    needed = (need_dweight, need_dbias)
+    parts = [stats.new_empty((calls.partials, calls.dim)) if need else None for need in needed]
+    out = dx if need_dx else None
+    if calls.parameters is None:
+        launch(calls.rows, (dy, x, weight, stats, dtotal, out, *parts), x.device)
+    else:
+        rest = stats.new_empty(stats.shape[1])
+        launch(calls.rows, (dy, x, weight, stats, dtotal, out, rest), x.device)
+        if any(needed):
+            launch(calls.parameters, (dy, x, stats, rest, *parts), x.device)
     for part, gradient in zip(parts, (dweight, dbias), strict=True):
         if part is not None:
-            _sum(part, gradient)
+            sum_partials(part, gradient)
     return dx, dweight, dbias
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan_sum(parts: int, dim: int) -> Launch:
+    return Launch(kernels.sum_partials, (-(-dim // COLUMNS),), (parts,), (dim, COLUMNS, 32), 4)
+
+
+def sum_partials(parts: Tensor, out: Tensor) -> None:
+    """The sum of (parts, dim) over its first axis, in one order."""
+    launch(_plan_sum(*parts.shape), (parts, out), parts.device)
 
 
 class _Rows(NamedTuple):
@@ -149,6 +168,15 @@ class _Rows(NamedTuple):
     n12: int
     n2: int
     strides: tuple[tuple[int, int, int], ...]
+
+
+class _Backward(NamedTuple):
+    """What a backward launches: the gradient of rows, and of parameters where rows are long."""
+
+    rows: Launch
+    parameters: Launch | None
+    partials: int
+    dim: int
 
 
 def _forward(
@@ -165,106 +193,90 @@ def _forward(
 ) -> None:
     if x.numel() == 0:
         return
-    (x, residual), at = _rows_of((x, residual), dims)
-    weight, bias = _contiguous(weight), _contiguous(bias)
-    itemsize = x.element_size()
-    tile = forward_tile(at.dim, itemsize)
-    kernel = kernels.rows_forward_long if is_long_forward(at.dim, itemsize) else kernels.rows_forward
-    mean, rstd = (None, None) if stats is None else stats.unbind()
-    tensors = (x, residual, weight, bias, y, total, mean, rstd)
-    numbers = (at.rows, at.n12, at.n2, *at.strides[0], *at.strides[1], eps)
-    constants = (
-        at.dim,
-        tile.block,
-        tile.rows,
-        at.leading,
-        bool(kind & CENTER),
-        bool(kind & ZERO_CENTERED),
-        bool(kind & (ROUND_BF16 | ROUND_F16)),
-        residual is not None,
-        weight is not None,
-        bias is not None,
-        stats is not None,
+    x, residual = _in_pieces((x, residual), dims)
+    call = _plan_forward(
+        x.shape,
+        (x.stride(), None if residual is None else residual.stride()),
+        x.element_size(),
+        dims,
+        eps,
+        kind,
+        (residual is not None, weight is not None, bias is not None, stats is not None),
     )
-    grid = (-(-at.rows // tile.rows),)
-    launch(kernel, grid, (*tensors, *numbers), constants, tile.warps, x.device)
-
-
-def _gradients(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    stats: Tensor,
-    dtotal: Tensor | None,
-    dx: Tensor | None,
-    parts: Sequence[Tensor | None],
-    at: _Rows,
-    settings: tuple[bool, bool, bool],
-    tile: Tile,
-    per_partial: int,
-) -> None:
-    x_at, dy_at, t_at = at.strides
-    tensors = (dy, x, _contiguous(weight), *stats.unbind(), dtotal, dx, *parts)
-    numbers = (at.rows, at.n12, at.n2, *x_at, *dy_at, *t_at, per_partial // tile.rows)
-    given = tuple(t is not None for t in (weight, dtotal, dx, *parts))
-    constants = (at.dim, tile.block, tile.rows, at.leading, *settings, *given)
-    grid = (-(-at.rows // per_partial),)
-    launch(kernels.rows_backward, grid, (*tensors, *numbers), constants, tile.warps, x.device)
-
-
-def _long_gradients(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    stats: Tensor,
-    dtotal: Tensor | None,
-    dx: Tensor | None,
-    parts: Sequence[Tensor | None],
-    at: _Rows,
-    settings: tuple[bool, bool, bool],
-    tile: Tile,
-    per_partial: int,
-) -> None:
-    """Long rows are read again for the gradients of the parameters, column by column."""
-    center, _, rounds = settings
-    mean, rstd = stats.unbind()
-    rest = torch.empty_like(mean)
-    x_at, dy_at, t_at = at.strides
-    tensors = (dy, x, _contiguous(weight), mean, rstd, dtotal, dx, rest)
-    numbers = (at.n12, at.n2, *x_at, *dy_at, *t_at)
-    given = tuple(t is not None for t in (weight, dtotal, dx))
-    constants = (at.dim, tile.block, at.leading, *settings, *given)
-    launch(kernels.rows_backward_long, (at.rows,), (*tensors, *numbers), constants, tile.warps, x.device)
-    if parts[0] is None and parts[1] is None:
-        return
-    tensors = (dy, x, mean, rstd, rest, *parts)
-    numbers = (at.rows, at.n12, at.n2, *x_at, *dy_at, per_partial // LONG_ROWS)
-    constants = (at.dim, COLUMNS, LONG_ROWS, at.leading, center, rounds, *(t is not None for t in parts))
-    grid = (-(-at.dim // COLUMNS), -(-at.rows // per_partial))
-    launch(kernels.row_parameters, grid, (*tensors, *numbers), constants, 4, x.device)
-
-
-def _sum(parts: Tensor, out: Tensor) -> None:
-    dim = parts.shape[1]
-    grid = (-(-dim // COLUMNS),)
-    launch(kernels.sum_partials, grid, (parts, out, parts.shape[0]), (dim, COLUMNS, 32), 4, parts.device)
-
-
-def _rows_of(tensors: Sequence[Any], dims: int) -> tuple[Sequence[Any], _Rows]:
-    """The tensors with rows that lie in one piece each, copied where they do not."""
-    x = tensors[0]
-    at = _lay(tuple(x.shape), dims, tuple(None if t is None else t.stride() for t in tensors))
-    if at is None:
-        tensors = [_contiguous(t) for t in tensors]
-        at = _lay(tuple(x.shape), dims, tuple(None if t is None else t.stride() for t in tensors))
-        assert at is not None
-    return tensors, at
+    launch(call, (x, residual, _contiguous(weight), _contiguous(bias), y, total, stats), x.device)
 
 
 @functools.lru_cache(maxsize=4096)
-def _lay(
-    shape: tuple[int, ...], dims: int, strides: tuple[tuple[int, ...] | None, ...]
-) -> _Rows | None:
+def _plan_forward(
+    shape: tuple[int, ...],
+    strides: Strides,
+    itemsize: int,
+    dims: int,
+    eps: float,
+    kind: int,
+    given: tuple[bool, bool, bool, bool],
+) -> Launch:
+    at = _lay(shape, dims, strides)
+    assert at is not None
+    tile = forward_tile(at.dim, itemsize)
+    kernel = kernels.rows_forward_long if is_long_forward(at.dim, itemsize) else kernels.rows_forward
+    numbers = (at.rows, at.n12, at.n2, *at.strides[0], *at.strides[1], eps)
+    constants = (at.dim, tile.block, tile.rows, at.leading, *_settings(kind), *given)
+    return Launch(kernel, (-(-at.rows // tile.rows),), numbers, constants, tile.warps)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan_backward(
+    shape: tuple[int, ...], strides: Strides, dims: int, kind: int, given: tuple[bool, bool, bool, bool]
+) -> _Backward:
+    at = _lay(shape, dims, strides)
+    assert at is not None
+    tile, is_long = backward_tile(at.dim), is_long_backward(at.dim)
+    per_partial = rows_per_partial(at.rows, LONG_ROWS if is_long else tile.rows)
+    partials = -(-at.rows // per_partial)
+    weight, *needed = given
+    dx, *parameters = needed
+    x_at, dy_at, t_at = at.strides
+    places = (at.rows, at.n12, at.n2, *x_at, *dy_at)
+    settings = _settings(kind)
+    if not is_long:
+        constants = (
+            at.dim,
+            tile.block,
+            tile.rows,
+            at.leading,
+            *settings,
+            weight,
+            strides[2] is not None,
+            *needed,
+        )
+        numbers = (*places, *t_at, per_partial // tile.rows)
+        rows = Launch(kernels.rows_backward, (partials,), numbers, constants, tile.warps)
+        return _Backward(rows, None, partials, at.dim)
+    constants = (at.dim, tile.block, at.leading, *settings, weight, strides[2] is not None, dx)
+    rows = Launch(kernels.rows_backward_long, (at.rows,), (*places, *t_at), constants, tile.warps)
+    center, _, rounds = settings
+    constants = (at.dim, COLUMNS, LONG_ROWS, at.leading, center, rounds, *parameters)
+    grid = (partials, -(-at.dim // COLUMNS))  # the second is at most 65,535
+    of_columns = Launch(kernels.row_parameters, grid, (*places, per_partial // LONG_ROWS), constants, 4)
+    return _Backward(rows, of_columns, partials, at.dim)
+
+
+def _settings(kind: int) -> tuple[bool, bool, bool]:
+    return bool(kind & CENTER), bool(kind & ZERO_CENTERED), bool(kind & (ROUND_BF16 | ROUND_F16))
+
+
+def _in_pieces(tensors: Sequence[Any], dims: int) -> Sequence[Any]:
+    """The tensors with rows that lie in one piece each, copied where they do not."""
+    x = tensors[0]
+    if all(t is None or t.is_contiguous() for t in tensors):
+        return tensors
+    laid = _lay(x.shape, dims, tuple([None if t is None else t.stride() for t in tensors]))
+    return tensors if laid is not None else [_contiguous(t) for t in tensors]
+
+
+@functools.lru_cache(maxsize=4096)
+def _lay(shape: tuple[int, ...], dims: int, strides: Strides) -> _Rows | None:
     """Which leading axes can be counted as one, for all tensors at once; None if that leaves more than three."""
     given = [s for s in strides if s is not None]
     first = len(shape) - dims

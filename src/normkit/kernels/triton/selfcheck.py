@@ -64,7 +64,9 @@ def _comparisons(device: torch.device) -> Iterator[tuple[str, Tensor, Tensor, fl
                 (torch.randn((k0, r1, k2 * r3, i), generator=draw) + m).to(dtype) for m in (MEANS[dtype], 0)
             )
             weight = torch.randn(k2 * r3, generator=draw).to(dtype)
-            y, stats = groups.groups(*_to(device, x, *sizes, weight, weight, False, None, None, None, EPS, True))
+            y, stats = groups.groups(
+                *_to(device, x, *sizes, weight, weight, False, None, None, None, EPS, True)
+            )
             call = (*sizes, weight, weight, False, None)
             true_y, true_stats = by_reference.groups(*_double(x, *call, None, None, EPS, True))
             yield f"groups {sizes} {dtype}", y, true_y, bound

@@ -1,0 +1,179 @@
+"""The Triton kernels, interpreted on the CPU: what the tests of all kernels do not ask. Run by ``--triton``."""
+
+import pytest
+import torch
+import torch.nn.functional as T
+from truth import assert_close
+
+import normkit as nk
+from normkit import functional as F
+from normkit.kernels.triton.versions import INTERPRETED
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="these run with --triton alone")
+# The interpreter cuts bfloat16 off where a GPU rounds it: one unit in the last place, not half.
+SHARE = {torch.float32: 4e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+DTYPES = list(SHARE)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The kernels that were launched, by name."""
+    from normkit.kernels.triton import groups, launch, rows
+
+    names = []
+    own = launch.launch
+
+    def counted(call, tensors, device):
+        names.append(call.kernel.fn.__name__)
+        own(call, tensors, device)
+
+    monkeypatch.setattr(rows, "launch", counted)
+    monkeypatch.setattr(groups, "launch", counted)
+    return names
+
+
+def gradients(function, *inputs):
+    """The output and the gradients of a weighted sum of it, and the same in float64."""
+    found = []
+    for dtype in (None, torch.float64):
+        own = [t.detach().to(dtype or t.dtype).requires_grad_() for t in inputs]
+        y = function(*own)
+        weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype)
+        found.append([y, *torch.autograd.grad(y, own, weights)])
+    return zip(*found, strict=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [1, 2, 1000, 8192, 8193, 33000])
+def test_rows_in_registers_and_rows_that_are_looped_over(dim, dtype, launched):
+    torch.manual_seed(dim)
+    x, weight, bias = torch.randn(3, dim).to(dtype), torch.rand(dim).to(dtype), torch.randn(dim).to(dtype)
+    eps = 1e-5 if dim > 2 else 0.1
+    for got, true in gradients(lambda x, w, b: F.layer_norm(x, (dim,), w, b, eps), x, weight, bias):
+        assert_close(got, true, SHARE[dtype])
+    assert launched[0] == (
+        "rows_forward_long" if dim > 32768 or (dim > 16384 and dtype == torch.float32) else "rows_forward"
+    )
+    assert ("rows_backward_long" in launched) == (dim > 8192)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
+def test_one_launch_forward_and_as_few_as_it_takes_backward(op, launched):
+    x, weight = torch.randn(6, 64, requires_grad=True), torch.ones(64, requires_grad=True)
+    call = (x, x.detach()) if "add" in op else (x,)
+    y = getattr(F, op)(*call, (64,), weight)
+    y = sum(y) if isinstance(y, tuple) else y
+    assert launched == ["rows_forward"]
+    y.sum().backward()
+    assert launched == ["rows_forward", "rows_backward", "sum_partials"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "forward", "backward"),
+    [
+        (nk.GroupNorm(2, 6), 3, 5),
+        (nk.InstanceNorm2d(6, affine=True), 3, 5),
+        (nk.BatchNorm2d(6), 4, 5),  # and one for the running statistics
+        (nk.BatchNorm2d(6).eval(), 2, 4),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_launches_of_groups(norm, forward, backward, layout, launched):
+    x = torch.randn(2, 6, 4, 4).to(memory_format=layout).requires_grad_()
+    y = norm(x)
+    assert len(launched) == forward, launched
+    y.sum().backward()
+    assert len(launched) - forward == backward, launched
+
+
+VIEWS = {
+    "a gap between rows": lambda: torch.randn(8, 100)[:, :96],
+    "every second row": lambda: torch.randn(16, 96)[::2],
+    "heads out of a projection": lambda: torch.randn(2, 5, 3, 4, 96)[:, :, 0].transpose(1, 2),
+    "an address that divides by nothing": lambda: torch.randn(8 * 96 + 1)[1:].view(8, 96),
+    "one row again and again": lambda: torch.randn(1, 96).expand(8, 96),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_strided_rows_are_read_where_they_are(view, monkeypatch):
+    torch.manual_seed(0)
+    x = VIEWS[view]()
+    copies = []
+    own = torch.Tensor.contiguous
+    monkeypatch.setattr(
+        torch.Tensor,
+        "contiguous",
+        lambda t, **k: (
+            copies.append(t) if t.shape == x.shape and not t.is_contiguous() else None,
+            own(t, **k),
+        )[1],
+    )
+    y = F.rms_norm(x, (96,))
+    monkeypatch.undo()
+    assert not copies
+    torch.testing.assert_close(y, T.rms_norm(x, (96,)))
+
+
+def test_rows_of_four_leading_axes_that_do_not_merge_are_copied_and_right():
+    x = torch.randn(4, 3, 5, 2, 16).permute(3, 1, 0, 2, 4)
+    torch.testing.assert_close(F.layer_norm(x, (16,)), T.layer_norm(x, (16,)))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 33, 70])
+def test_a_rows_bits_do_not_depend_on_the_rows_around_it(rows):
+    torch.manual_seed(0)
+    x, dy, weight = torch.randn(70, 100) + 100, torch.randn(70, 100), torch.rand(100)
+
+    def run(x, dy):
+        x = x.clone().requires_grad_()
+        y = F.layer_norm(x, (100,), weight)
+        return y.detach(), *torch.autograd.grad(y, x, dy)
+
+    for few, all_of_them in zip(run(x[:rows], dy[:rows]), run(x, dy), strict=True):
+        assert torch.equal(few, all_of_them[:rows])
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_samples_bits_do_not_depend_on_its_batch_or_on_nan_in_it(layout):
+    x = (torch.randn(5, 8, 6, 6) + 10).contiguous(memory_format=layout)
+    x[3, 2, 1, 1] = float("nan")
+    x[4] *= 1e30
+    for norm in (lambda x: F.group_norm(x, 2), F.instance_norm):
+        assert torch.equal(norm(x)[:2], norm(x[:2]))
+
+
+def test_nothing_is_nothing():
+    x = torch.randn(0, 8, requires_grad=True)
+    weight = torch.ones(8, requires_grad=True)
+    F.layer_norm(x, (8,), weight).sum().backward()
+    assert x.grad.shape == (0, 8)
+    assert torch.equal(weight.grad, torch.zeros(8))
+
+
+def test_the_check_of_a_new_device_passes_and_can_fail(monkeypatch):
+    from normkit.kernels.triton import rows, selfcheck
+
+    assert selfcheck.run(torch.device("cpu")) == ""
+    own = rows.rows_train
+    monkeypatch.setattr(rows, "rows_train", lambda *call: [1.001 * own(*call)[0], own(*call)[1]])
+    assert "off by" in selfcheck.run(torch.device("cpu"))
+
+
+def test_a_compiled_graph_holds_our_operator_and_runs():
+    weight = torch.rand(64)
+    compiled = torch.compile(lambda x: F.layer_norm(x, (64,), weight), backend="aot_eager", fullgraph=True)
+    x = torch.randn(4, 64)
+    torch.testing.assert_close(compiled(x), T.layer_norm(x, (64,), weight))
+
+
+def test_second_derivatives_go_through_the_reference():
+    x = torch.randn(3, 8, requires_grad=True)
+    y = F.layer_norm(x, (8,))
+    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(dx.square().sum(), x)
+    wide = x.detach().double().requires_grad_()
+    (dx,) = torch.autograd.grad(T.layer_norm(wide, (8,)).square().sum(), wide, create_graph=True)
+    (true,) = torch.autograd.grad(dx.square().sum(), wide)
+    torch.testing.assert_close(found.double(), true, rtol=1e-3, atol=1e-4)
