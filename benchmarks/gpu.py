@@ -260,9 +260,9 @@ def _compiled_table(rows: list[Compiled]) -> str:
     spills, wide = (sum(getattr(row, name) > 0 for row in rows) for name in ("spills", "fp64"))
     dims = ", ".join(map(str, dict.fromkeys(row.d for row in rows)))
     said = (
-        f"{len(rows):,} compilations, D = {dims}, float32 and bfloat16: {spills} with spills, {wide} with float64. "
-        "Registers a thread (gfx942: VGPRs), the most of any D and dtype; shared memory in bytes; loads in bits; "
-        "reads and writes of tensors of the input's size, an element."
+        f"{len(rows):,} compilations, D = {dims}, float32 and bfloat16: {spills} with spills, {wide} with "
+        "float64. Registers a thread (gfx942: VGPRs), the most of any D and dtype; shared memory in bytes; "
+        "loads in bits; reads and writes of tensors of the input's size, an element."
     )
     return f"\n## Compiled\n\n{said}\n\n" + "\n".join(lines) + "\n"
 
@@ -303,9 +303,11 @@ def _of_nvidia(cubin: bytes) -> tuple[int, int]:
 def _per_element(ttgir: str) -> tuple[float, float]:
     """How often an element of the input is read and written: by following pointers from the arguments.
 
-    A loop over a row or over tiles holds one piece at a time: what stands in it counts once an element.
+    A loop over a row or over tiles holds one piece at a time: what stands in it counts once an element. A
+    branch is rare, and does not count.
     """
     of: dict[str, str] = {}
+    ttgir = _without_branches(ttgir)
     for argument in re.findall(r"%(\w+): !tt\.ptr", ttgir):
         of[f"%{argument}"] = argument
     loads = stores = 0
@@ -323,6 +325,22 @@ def _per_element(ttgir: str) -> tuple[float, float]:
         elif result and re.search(r"tt\.(splat|addptr|broadcast|expand_dims|bitcast)", line):
             of[result] = source
     return float(loads), float(stores)
+
+
+def _without_branches(ttgir: str) -> str:
+    """What stands in ``scf.if`` is left out, by its indentation."""
+    kept, inside = [], None
+    for line in ttgir.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if inside is not None:
+            if depth <= inside and line.strip().startswith("}") and "else" not in line:
+                inside = None
+            continue
+        if "scf.if" in line:
+            inside = depth
+            continue
+        kept.append(line)
+    return "\n".join(kept)
 
 
 def _work(job: tuple[str, int, str, str, Path]) -> list[Compiled]:

@@ -1,4 +1,4 @@
-"""Which backend a GPU's tensors reach, asked without one: fake tensors, and a device that is declared ready."""
+"""Which backend a GPU's tensors reach, asked without one: fake tensors of a device declared ready."""
 
 import json
 

@@ -124,7 +124,7 @@ def _forced(name: str, op: str, x: Tensor, call: dict[str, Any]) -> Admission:
         raise user_error(
             f"The backend {name!r} was asked for, and does not take this {op}: {plan}.",
             expected="a call that it computes",
-            fix="leave NORMKIT_BACKEND and normkit.backend() away; normkit.kernels.explain(x) says what runs.",
+            fix="leave NORMKIT_BACKEND and normkit.backend() away; normkit.kernels.explain(x) says why.",
         )
     return Admission(name, plan, "")
 

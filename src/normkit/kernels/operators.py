@@ -1,8 +1,8 @@
 """The operators ``torch.ops.normkit``, defined once: schema, result without data, meaning.
 
 A backend implements them for its device: ``cpu`` in C++, ``triton`` for GPUs. Elsewhere, and without the
-compiled library, they are computed by the reference, so that a graph that holds one runs anywhere. Their derivatives are the
-Functions of ``rows`` and ``groups``, which call them below autograd.
+compiled library, they are computed by the reference, so that a graph that holds one runs anywhere. Their
+derivatives are the Functions of ``rows`` and ``groups``, which call them below autograd.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Triton kernels, interpreted on the CPU: what the tests of all kernels do not ask. Run by ``--triton``."""
+"""The Triton kernels, interpreted on the CPU: what the tests of all kernels do not ask. Run with --triton."""
 
 import pytest
 import torch

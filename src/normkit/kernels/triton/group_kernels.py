@@ -32,16 +32,20 @@ __all__ = [
 @triton.jit
 def _over_channels(value, COLUMNS: tl.constexpr):
     """One number a channel, along the channels of a tile."""
-    if COLUMNS:
-        return value[None, :]
-    return value[:, None]
+    if COLUMNS:  # one return: Triton compares the shapes of all
+        along = value[None, :]
+    else:
+        along = value[:, None]
+    return along
 
 
 @triton.jit
 def _over_places(value, COLUMNS: tl.constexpr):
     if COLUMNS:
-        return value[:, None]
-    return value[None, :]
+        along = value[:, None]
+    else:
+        along = value[None, :]
+    return along
 
 
 @triton.jit
@@ -167,7 +171,7 @@ def group_finish(
     BLOCK: tl.constexpr,
     CENTER: tl.constexpr,
 ):
-    """One group: (mean, var, count) in its own units, then (shift, rest, rstd) in those of scale, and scale."""
+    """One group: (mean, var, count), then (shift, rest, rstd) in the units of x · scale, and scale."""
     group = tl.program_id(0).to(tl.int64)
     start = group // K2 * chunks * K2 * R3 + group % K2 * R3
     scale = tl.full((1,), 3e38, tl.float32)
@@ -218,8 +222,12 @@ def group_finish(
             own += count * distance * distance
         squares += tl.sum(tl.where(count > 0, own, 0.0), 1)
     var = tl.maximum(tl.div_rn(squares, least), 0.0, tl.PropagateNan.ALL)
-    eps_d = eps * scale * scale + tl.where(scale < 1, 1.1754944e-38, 0.0)  # less would be a float64
-    rstd = tl.div_rn(tl.full((1,), 1, tl.float32), tl.sqrt_rn(var + eps_d))
+    # What is constant is not scaled: nothing would be left of eps.
+    back = tl.where(var == 0, scale, 1.0)
+    shift = tl.div_rn(shift, back)
+    rest = tl.div_rn(rest, back)
+    scale = tl.div_rn(scale, back)
+    rstd = tl.div_rn(tl.full((1,), 1, tl.float32), tl.sqrt_rn(var + eps * scale * scale))
     to = stats_ptr + group + tl.arange(0, 1)
     tl.store(to, tl.div_rn(shift + rest, scale))
     tl.store(to + groups, tl.div_rn(tl.div_rn(var, scale), scale))

@@ -1,4 +1,4 @@
-"""The group operators on Triton: the arguments of ``torch.ops.normkit.groups*``; statistics are float32 here."""
+"""The group operators on Triton, called like ``torch.ops.normkit.groups*``; statistics are in float32."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tupl
     k0, r1, k2, r3, i = sizes
     cut = _cut(sizes)
     size = k0 * cut.chunks * k2 * r3
-    numbers = (r1, k2 * r3, i, cut.chunks, cut.steps, eps, size)
+    numbers: tuple[float, ...] = (r1, k2 * r3, i, cut.chunks, cut.steps, eps, size)
     moments = Launch(
         kernels.group_moments, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, center, mask), 4
     )

@@ -46,7 +46,9 @@ def launch(call: Launch, tensors: Sequence[Tensor | None], device: torch.device)
     if INTERPRETED:
         call.kernel[call.grid](*tensors, *call.rest)
         return
-    addresses, dtypes, together = [], [], 0
+    addresses: list[int | None] = []
+    dtypes: list[torch.dtype | None] = []
+    together = 0
     for t in tensors:
         if t is None:
             addresses.append(None)

@@ -19,10 +19,13 @@ from normkit.kernels import rows
 from normkit.kernels.admission import admit
 from normkit.kernels.by_reference import CENTER, ZERO_CENTERED
 from normkit.kernels.operators import DIRECT, PLAIN
+from normkit.kernels.triton.launch import Launch, launch
 
 __all__ = ["layer_norm", "rms_norm"]
 
-_KNOWN: dict[Any, bool] = {}  # kinds of calls, and whether the Triton kernels take them
+_KNOWN: dict[
+    Any, Launch | None
+] = {}  # kinds of calls, and what they launch; None: not for the Triton kernels
 _MOST = 4096  # kinds; a program with more of them has shapes that do not come again
 
 
@@ -56,12 +59,18 @@ def _rows(
     if type(shape) is not tuple and not isinstance(shape, torch.Size):
         return None
     key = (kind, eps, shape, x.shape, x.stride(), x.dtype, x.device, _metadata(weight), _metadata(bias))
-    known = _KNOWN.get(key)
-    if known is None:
+    known = _KNOWN.get(key, ...)
+    if known is ...:
         known = _look(op, x, shape, weight, bias, eps, kind)
         if len(_KNOWN) < _MOST:
             _KNOWN[key] = known
-    return rows.norm(x, weight, bias, len(shape), eps, kind) if known else None
+    if known is None:
+        return None
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        return rows.norm(x, weight, bias, len(shape), eps, kind)
+    y = torch.empty_like(x)
+    launch(known, (x, None, weight, bias, y, None, None), x.device)
+    return y
 
 
 def _metadata(parameter: Any) -> Any:
@@ -69,7 +78,7 @@ def _metadata(parameter: Any) -> Any:
         return None
     if type(parameter) not in PLAIN:
         return False
-    return parameter.shape, parameter.dtype, parameter.device
+    return parameter.shape, parameter.stride(), parameter.dtype, parameter.device
 
 
 def _is_watched(x: Tensor) -> bool:
@@ -90,20 +99,25 @@ def _look(
     bias: Tensor | None,
     eps: float,
     kind: int,
-) -> bool:
-    """Is it right, and do the kernels take it? Whatever is wrong with a call, the long way says."""
+) -> Launch | None:
+    """What it launches, if it is right and the kernels take it. What is wrong, the long way says."""
     first = x.ndim - len(shape)
     if len(shape) == 0 or first < 0 or tuple(x.shape[first:]) != tuple(shape) or type(eps) is not float:
-        return False
-    if first > 1 and x.ndim in (4, 5) and not x.is_contiguous():
-        return False  # torch keeps channels_last in some of them
+        return None
+    if not x.is_contiguous() or x.numel() == 0:
+        return None
     for p in (weight, bias):
         right = p is None or (type(p) in PLAIN and p.shape == tuple(shape) and p.device == x.device)
-        if not right:
-            return False
+        if not right or (p is not None and not p.is_contiguous()):
+            return None
     call: dict[str, Any] = {"axes": tuple(range(first, x.ndim)), "weight": weight, "eps": eps}
     if op == "layer_norm":
         call["bias"] = bias
     else:
         call |= {"zero_centered_weight": bool(kind & ZERO_CENTERED), "multiply": "before_cast"}
-    return admit(op, x, call).backend == "triton"
+    if admit(op, x, call).backend != "triton":
+        return None
+    from normkit.kernels.triton.rows import plan_forward  # imports Triton
+
+    given = (False, weight is not None, bias is not None, False)
+    return plan_forward(x.shape, (x.stride(), None), x.element_size(), len(shape), eps, kind, given)

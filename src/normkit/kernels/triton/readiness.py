@@ -26,7 +26,7 @@ __all__ = ["cache_file", "unready"]
 _STATE: dict[tuple[str, int], str] = {}  # "" where the kernels may run, else why not
 
 
-@torch.compiler.assume_constant_result  # torch.compile asks while it traces
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile asks as it traces
 def unready(device: str, index: int) -> str | None:
     """Why the kernels do not run on a device; None if they do."""
     state = _STATE.get((device, index))

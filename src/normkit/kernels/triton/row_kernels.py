@@ -1,4 +1,4 @@
-"""Rows in Triton: a row that fits is read once, kept in registers, and written once; a longer one is looped over.
+"""Rows in Triton: one that fits is read once, kept in registers, written once; longer ones are looped over.
 
 Forward, with a shift close to the mean and a scale that is a power of two (``moments`` has the reasons):
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @triton.jit
 def _row_start(row, n12, n2, s0, s1, s2, LEADING: tl.constexpr):
-    """Where a row begins: up to three leading axes of any strides, n2 rows in the last, n12 in the last two."""
+    """Where a row begins: up to three leading axes, n2 rows in the last of them, n12 in the last two."""
     if LEADING == 1:
         start = row * s2
     elif LEADING == 2:
@@ -79,8 +79,23 @@ def _scale_of(peak, eps):
 @triton.jit
 def _rstd_of(var, eps, scale):
     """Of scaled numbers. Should nothing be left of eps, a constant row still gives 0."""
-    eps_d = eps * scale * scale + tl.where(scale < 1, 1.1754944e-38, 0.0)  # less would be a float64
+    eps_d = eps * scale * scale
+    eps_d += tl.where((scale < 1) & (eps > 0), 1.1754944e-38, 0.0)  # a smaller one would be a float64
     return tl.div_rn(tl.full(var.shape, 1, tl.float32), tl.sqrt_rn(var + eps_d))
+
+
+@triton.jit
+def _kept_rstd(rstd, var, eps, scale):
+    """Of the numbers themselves. What is constant has that of eps alone, which scaling may have lost."""
+    of_eps = tl.div_rn(tl.full(var.shape, 1, tl.float32), tl.sqrt_rn(tl.zeros_like(var) + eps))
+    return tl.where((var == 0) & (scale < 1), of_eps, rstd * scale)
+
+
+@triton.jit
+def _backward_scale(rstd, mean):
+    """rstd without its mantissa, but for numbers so large that they would not bear it."""
+    k = tl.minimum(_exponent(rstd), 100 - _exponent(tl.abs(mean)))
+    return _power_of_two(tl.minimum(tl.maximum(k, -126), 127))
 
 
 @triton.jit
@@ -164,10 +179,11 @@ def rows_forward(
         else:
             d = x_d
             var = _mean(d * d, D)
-    rstd = _rstd_of(tl.maximum(var, 0.0, tl.PropagateNan.ALL), eps, scale)
+    var = tl.maximum(var, 0.0, tl.PropagateNan.ALL)
+    rstd = _rstd_of(var, eps, scale)
     if KEEP:
         tl.store(stats_ptr + row, tl.div_rn(shift + rest, scale), is_row)
-        tl.store(stats_ptr + rows + row, rstd * scale, is_row)
+        tl.store(stats_ptr + rows + row, _kept_rstd(rstd, var, eps, scale), is_row)
     y = (d - rest[:, None]) * rstd[:, None]
     if WEIGHT:
         if ROUND:
@@ -210,7 +226,7 @@ def rows_forward_long(
     BIAS: tl.constexpr,
     KEEP: tl.constexpr,
 ):
-    """The same for a row that no program can hold: three times over it, the second and third from the cache."""
+    """The same for a row that no program can hold: three times over it, from the cache after the first."""
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
     r_start = _row_start(row, n12, n2, r_s0, r_s1, r_s2, LEADING)
@@ -245,10 +261,11 @@ def rows_forward_long(
     if CENTER:
         rest = _mean(first, D)
     var = _mean(second, D) - rest * rest
-    rstd = _rstd_of(tl.maximum(var, 0.0, tl.PropagateNan.ALL), eps, scale)
+    var = tl.maximum(var, 0.0, tl.PropagateNan.ALL)
+    rstd = _rstd_of(var, eps, scale)
     if KEEP:
         tl.store(stats_ptr + row, tl.div_rn(shift + rest, scale))
-        tl.store(stats_ptr + rows + row, rstd * scale)
+        tl.store(stats_ptr + rows + row, _kept_rstd(rstd, var, eps, scale))
     for start in range(0, D, BLOCK):
         column = start + tl.arange(0, BLOCK)[None, :]
         x = tl.load(x_ptr + x_start[:, None] + column, column < D, 0.0).to(tl.float32)
@@ -270,7 +287,7 @@ def rows_forward_long(
 #     dx      = rstd · (g - mean(g) - x_hat · mean(g · x_hat))       [RMSNorm: without mean(g)]
 #     dweight = sum over rows of dy · x_hat      dbias = sum over rows of dy
 #
-# Everything is taken of d = (x - mean) · 2^k, where 2^k is rstd without its mantissa: near 1 for any input.
+# Everything is taken of d = (x - mean) · 2^k, where 2^k is rstd without its mantissa: near 1 for most inputs.
 
 
 @triton.jit
@@ -328,12 +345,14 @@ def rows_backward(
         x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         dy = tl.load(dy_ptr + dy_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
-        scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
+        mean = tl.zeros((ROWS,), tl.float32)
+        if CENTER:
+            mean = tl.load(stats_ptr + row, is_row, 0.0)
+        scale = _backward_scale(rstd, mean)
         rstd_d = tl.div_rn(rstd, scale)
         d = x * scale[:, None]
         rest = tl.zeros((ROWS,), tl.float32)
         if CENTER:
-            mean = tl.load(stats_ptr + row, is_row, 0.0)
             d = tl.where(inside, d - (mean * scale)[:, None], 0.0)
             rest = _mean(d, D)
         x_hat = (d - rest[:, None]) * rstd_d[:, None]
@@ -401,11 +420,12 @@ def rows_backward_long(
     dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)[:, None]
     t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, LEADING)[:, None]
     rstd = tl.load(stats_ptr + rows + row)
-    scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
-    rstd_d = tl.div_rn(rstd, scale)[:, None]
     mean = tl.zeros((1,), tl.float32)
     if CENTER:
-        mean = tl.load(stats_ptr + row) * scale
+        mean = tl.load(stats_ptr + row)
+    scale = _backward_scale(rstd, mean)
+    rstd_d = tl.div_rn(rstd, scale)[:, None]
+    mean = mean * scale
     sum_d = tl.zeros((1, BLOCK), tl.float32)
     sum_g = tl.zeros((1, BLOCK), tl.float32)
     sum_gd = tl.zeros((1, BLOCK), tl.float32)
@@ -485,11 +505,13 @@ def row_parameters(
             x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
             x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
             rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
-            scale = _power_of_two(tl.minimum(tl.maximum(_exponent(rstd), -126), 127))
+            mean = tl.zeros((ROWS,), tl.float32)
+            if CENTER:
+                mean = tl.load(stats_ptr + row, is_row, 0.0)
+            scale = _backward_scale(rstd, mean)
             x_hat = x * scale[:, None]
             if CENTER:
-                mean = tl.load(stats_ptr + row, is_row, 0.0) * scale
-                x_hat = x_hat - mean[:, None] - tl.load(rest_ptr + row, is_row, 0.0)[:, None]
+                x_hat = x_hat - (mean * scale)[:, None] - tl.load(rest_ptr + row, is_row, 0.0)[:, None]
             x_hat = x_hat * tl.div_rn(rstd, scale)[:, None]
             if ROUND:
                 x_hat = x_hat.to(dy_ptr.dtype.element_ty).to(tl.float32)

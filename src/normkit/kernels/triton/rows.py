@@ -18,10 +18,12 @@ from normkit.kernels.triton.tiles import (
     forward_tile,
     is_long_backward,
     is_long_forward,
+    next_power_of_2,
     rows_per_partial,
 )
 
 __all__ = [
+    "plan_forward",
     "rows",
     "rows_add",
     "rows_add_out",
@@ -32,7 +34,7 @@ __all__ = [
     "sum_partials",
 ]
 
-COLUMNS, LONG_ROWS = 64, 8  # a tile of what is added up column by column
+COLUMNS, LONG_ROWS = 256, 8  # a tile of what is added up column by column
 Strides = tuple[tuple[int, ...] | None, ...]
 
 
@@ -134,7 +136,10 @@ def rows_backward(
     )
     weight = _contiguous(weight)
     needed = (need_dweight, need_dbias)
-    parts = [stats.new_empty((calls.partials, calls.dim)) if need else None for need in needed]
+    parts = [
+        partials_for(gradient, calls.partials, calls.dim) if need else None
+        for gradient, need in zip((dweight, dbias), needed, strict=True)
+    ]
     out = dx if need_dx else None
     if calls.parameters is None:
         launch(calls.rows, (dy, x, weight, stats, dtotal, out, *parts), x.device)
@@ -151,12 +156,21 @@ def rows_backward(
 
 @functools.lru_cache(maxsize=1024)
 def _plan_sum(parts: int, dim: int) -> Launch:
-    return Launch(kernels.sum_partials, (-(-dim // COLUMNS),), (parts,), (dim, COLUMNS, 32), 4)
+    rows = min(8, next_power_of_2(parts))
+    return Launch(kernels.sum_partials, (-(-dim // COLUMNS),), (parts,), (dim, COLUMNS, rows), 4)
+
+
+def partials_for(gradient: Tensor, count: int, dim: int) -> Tensor:
+    """Room for ``count`` partial sums in float32; a single one is the gradient itself."""
+    if count == 1 and gradient.dtype == torch.float32:
+        return gradient.view(1, dim)
+    return gradient.new_empty((count, dim), dtype=torch.float32)
 
 
 def sum_partials(parts: Tensor, out: Tensor) -> None:
     """The sum of (parts, dim) over its first axis, in one order."""
-    launch(_plan_sum(*parts.shape), (parts, out), parts.device)
+    if parts.data_ptr() != out.data_ptr() or parts.is_meta:
+        launch(_plan_sum(*parts.shape), (parts, out), parts.device)
 
 
 class _Rows(NamedTuple):
@@ -194,7 +208,7 @@ def _forward(
     if x.numel() == 0:
         return
     x, residual = _in_pieces((x, residual), dims)
-    call = _plan_forward(
+    call = plan_forward(
         x.shape,
         (x.stride(), None if residual is None else residual.stride()),
         x.element_size(),
@@ -207,7 +221,7 @@ def _forward(
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan_forward(
+def plan_forward(
     shape: tuple[int, ...],
     strides: Strides,
     itemsize: int,
@@ -277,7 +291,7 @@ def _in_pieces(tensors: Sequence[Any], dims: int) -> Sequence[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _lay(shape: tuple[int, ...], dims: int, strides: Strides) -> _Rows | None:
-    """Which leading axes can be counted as one, for all tensors at once; None if that leaves more than three."""
+    """Which leading axes count as one, for all tensors at once; None if that leaves more than three."""
     given = [s for s in strides if s is not None]
     first = len(shape) - dims
     dim = math.prod(shape[first:])

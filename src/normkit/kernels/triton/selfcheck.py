@@ -67,12 +67,12 @@ def _comparisons(device: torch.device) -> Iterator[tuple[str, Tensor, Tensor, fl
             y, stats = groups.groups(
                 *_to(device, x, *sizes, weight, weight, False, None, None, None, EPS, True)
             )
-            call = (*sizes, weight, weight, False, None)
-            true_y, true_stats = by_reference.groups(*_double(x, *call, None, None, EPS, True))
+            norm = (*sizes, weight, weight, False, None)
+            true_y, true_stats = by_reference.groups(*_double(x, *norm, None, None, EPS, True))
             yield f"groups {sizes} {dtype}", y, true_y, bound
             rest = (False, EPS, True, True, True)
-            found = groups.groups_backward(*_to(device, dy, x, *call, stats, *rest))
-            true = by_reference.groups_backward(*_double(dy, x, *call, true_stats, *rest))
+            found = groups.groups_backward(*_to(device, dy, x, *norm, stats, *rest))
+            true = by_reference.groups_backward(*_double(dy, x, *norm, true_stats, *rest))
             for got, one in zip(found, true, strict=True):
                 yield f"gradient of groups {sizes} {dtype}", got, one, bound
     x = torch.randn((4, 256), generator=draw).to(device)
