@@ -8,6 +8,7 @@ Reference: NVIDIA, Parallel Thread Execution ISA, "Instruction Set".
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ class Operation(NamedTuple):
     function: Callable[..., Array]
 
 
+@functools.lru_cache
 def width(kind: str) -> int:
     """The bits of a register of this type; 1 for a predicate."""
     if kind == "pred":
@@ -72,6 +74,7 @@ def encode(value: Array, kind: str) -> Array:
     return value.astype(UNSIGNED[width(kind)])
 
 
+@functools.lru_cache
 def operation(opcode: str, inputs: int = 2) -> Operation:
     """What an opcode without side effects computes. One unknown part of its name, and it is unknown."""
     for pattern, make in RULES:
@@ -199,7 +202,10 @@ RULES: list[tuple[str, Callable[..., Operation]]] = [
     (r"bfe\.(u32)", lambda k: Operation(k, (k, k, k), _field)),
     (r"setp\.(eq|ne|lt|le|gt|ge)()\.((?:[us]|b)(?:16|32|64)|f32)", _set_predicate),
     (r"setp\.(eq|ne|lt|le|gt|ge)(u)\.(f32)", _set_predicate),
-    (r"selp\.([busf](?:16|32|64))", lambda k: Operation(k, (k, k, "pred"), lambda a, b, p: np.where(p, a, b))),
+    (
+        r"selp\.([busf](?:16|32|64))",
+        lambda k: Operation(k, (k, k, "pred"), lambda a, b, p: np.where(p, a, b)),
+    ),
     (rf"cvt\.rn\.{_HALF}\.f32", lambda k: Operation(k, ("f32",), lambda a: a)),
     (r"cvt\.rn\.(bf16x2|f16x2)\.f32", lambda k: Operation(k, ("f32", "f32"), _pair)),
     (rf"cvt\.f32\.{_HALF}", lambda k: Operation("f32", (k,), lambda a: a)),

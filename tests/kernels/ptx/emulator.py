@@ -28,7 +28,9 @@ Value = Callable[["Block"], Array]
 class Block:
     """What the threads of one block have: registers by name, parameters and memories."""
 
-    def __init__(self, registers: dict[str, Array], parameters: dict[str, Any], memories: dict[str, Any]) -> None:
+    def __init__(
+        self, registers: dict[str, Array], parameters: dict[str, Any], memories: dict[str, Any]
+    ) -> None:
         self.registers, self.parameters, self.memories = registers, parameters, memories
         self.at = 0
 
@@ -115,9 +117,7 @@ class Kernel:
         if text.startswith("{"):
             parts = re.findall(r"[^{},\s]+", text)
             each = [self._value(part, f"b{bits // len(parts)}") for part in parts]
-            return lambda block: (
-                np.stack([v(block) for v in each], axis=1).reshape(-1).view(UNSIGNED[bits])
-            )
+            return lambda block: np.stack([v(block) for v in each], axis=1).reshape(-1).view(UNSIGNED[bits])
         if text.startswith("%"):
             undefined = self._undefined(text)
             return lambda block: block.registers.get(text, undefined)
