@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Operation", "UnknownInstruction", "decode", "encode", "operation", "width"]
+__all__ = ["Operation", "UnknownInstructionError", "decode", "encode", "operation", "width"]
 
 Array = np.ndarray[Any, Any]
 UNSIGNED = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {16: np.int16, 32: np.int32, 64: np.int64}
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
-class UnknownInstruction(NotImplementedError):
+class UnknownInstructionError(NotImplementedError):
     """An instruction, or a form of one, that the emulator does not have."""
 
 
@@ -41,7 +42,7 @@ def width(kind: str) -> int:
         return 1
     number = re.fullmatch(r"(?:bf|[busf])(\d+)(x2)?", kind)
     if number is None:
-        raise UnknownInstruction(f"type .{kind}")
+        raise UnknownInstructionError(f"type .{kind}")
     return int(number[1]) * (2 if number[2] else 1)
 
 
@@ -70,7 +71,11 @@ def encode(value: Array, kind: str) -> Array:
         narrow = _bfloat16(value) if name == "bf16" else value.astype(np.float16).view(np.uint16)
         return narrow.view(UNSIGNED[width(kind)])
     if name == "f32":
-        return value.astype(np.float32).view(UNSIGNED[width(kind)])
+        value = value.astype(np.float32)
+        nan = np.isnan(value)
+        if nan.any():  # there is but one on a GPU
+            value = np.where(nan, NAN, value)
+        return value.view(UNSIGNED[width(kind)])
     return value.astype(UNSIGNED[width(kind)])
 
 
@@ -82,12 +87,15 @@ def operation(opcode: str, inputs: int = 2) -> Operation:
         if found:
             what = make(*found.groups())
             if inputs == 3 and re.match(r"(min|max)[.\w]*\.f32", opcode):  # of three, from sm_100 on
-                two = what.function
-                return Operation("f32", ("f32",) * 3, lambda a, b, c: two(two(a, b), c))
+                return Operation("f32", ("f32",) * 3, functools.partial(_of_three, what.function))
             if inputs == len(what.operands):
                 return what
             opcode += f" of {inputs} operands"
-    raise UnknownInstruction(opcode)
+    raise UnknownInstructionError(opcode)
+
+
+def _of_three(function: Callable[..., Array], a: Array, b: Array, c: Array) -> Array:
+    return function(function(a, b), c)
 
 
 def _bfloat16(x: Array) -> Array:

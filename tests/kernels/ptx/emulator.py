@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import SIGNED, UNSIGNED, Array, UnknownInstruction, decode, encode, operation, width
+from .arithmetic import SIGNED, UNSIGNED, Array, UnknownInstructionError, decode, encode, operation, width
 from .memory import GlobalMemory, PTXError, SharedMemory, Tensor
 
-__all__ = ["Kernel", "PTXError", "UnknownInstruction"]
+__all__ = ["Kernel", "PTXError", "UnknownInstructionError"]
 
 MAX_STEPS = 1_000_000  # of one block: far more than any loop here takes
 Step = Callable[["Block"], None]
@@ -51,11 +51,12 @@ class Kernel:
         self.kinds = {"%" + name: kind for kind, name in re.findall(r"\.reg\s+\.(\w+)\s+%(\w+)<", body[1])}
         self.labels: dict[str, int] = {}
         self.steps: list[Step] = []
+        self.lines: dict[Step, str] = {}
         for line in re.split(r"[;\n]", body[1]):
             self._read(line.strip())
 
     def run(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
-        """All blocks, one after the other. A ``Tensor`` is an address, and the other arguments are numbers."""
+        """All blocks, one after the other. A ``Tensor`` is an address; other arguments are numbers."""
         memory = GlobalMemory([a for a in arguments if isinstance(a, Tensor)])
         given = iter(range(len(memory.tensors)))
         values = [memory.address(next(given)) if isinstance(a, Tensor) else a for a in arguments]
@@ -75,7 +76,11 @@ class Kernel:
                     return
                 step = self.steps[block.at]
                 block.at += 1
-                step(block)
+                try:
+                    step(block)
+                except PTXError as error:
+                    error.add_note(self.lines[step])
+                    raise
         raise PTXError(f"no end after {MAX_STEPS:,} steps")
 
     def _read(self, line: str) -> None:
@@ -85,10 +90,12 @@ class Kernel:
         elif line and not line.startswith("."):
             found = re.fullmatch(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", line)
             if found is None:
-                raise UnknownInstruction(line)
+                raise UnknownInstructionError(line)
             negated, guard, opcode, rest = found.groups()
             operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", rest)
-            self.steps.append(self._step(opcode, operands, self._guard(guard, bool(negated))))
+            step = self._step(opcode, operands, self._guard(guard, bool(negated)))
+            self.steps.append(step)
+            self.lines[step] = line
 
     def _guard(self, name: str | None, negated: bool) -> Value | None:
         if name is None:
@@ -133,7 +140,7 @@ class Kernel:
             return np.empty(0)
         kind = self.kinds.get(name.rstrip("0123456789"))
         if kind is None:
-            raise UnknownInstruction(f"register {name}")
+            raise UnknownInstructionError(f"register {name}")
         if kind == "pred":
             return np.ones(self.threads, bool)
         return np.full(self.threads, -1, SIGNED[width(kind)]).view(UNSIGNED[width(kind)])
@@ -167,7 +174,7 @@ class Kernel:
         """[register], [register + offset], [symbol] or [symbol + offset]."""
         found = re.fullmatch(r"\[\s*([%\w]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
         if found is None:
-            raise UnknownInstruction(f"address {text}")
+            raise UnknownInstructionError(f"address {text}")
         base, offset = self._value(found[1], "b32" if found[1] in self.symbols else "b64"), int(found[2] or 0)
         return lambda block: (base(block).astype(np.int64) + offset).astype(np.uint64)
 
@@ -199,7 +206,7 @@ class Kernel:
         size, address, to = int(bits) // 8, self._address(operands[1]), UNSIGNED[int(bits)]
         each = [self._assign(name, guard) for name in names]
         if len(each) != int(count or 1):
-            raise UnknownInstruction(f"{count} loads to {operands[0]}")
+            raise UnknownInstructionError(f"{count} loads to {operands[0]}")
 
         def step(block: Block) -> None:
             active = self._active(block, guard)
@@ -215,17 +222,18 @@ class Kernel:
         address = self._address(operands[0])
         each = [self._value(name, f"b{bits}") for name in re.findall(r"[^{},\s]+", operands[1])]
         if len(each) != int(count or 1):
-            raise UnknownInstruction(f"{count} stores of {operands[1]}")
+            raise UnknownInstructionError(f"{count} stores of {operands[1]}")
 
         def step(block: Block) -> None:
             active = self._active(block, guard)
-            values = np.stack([v(block) for v in each], axis=1).view(np.uint8)
+            low = [v(block).astype(UNSIGNED[int(bits)]) for v in each]  # a register may be wider
+            values = np.stack(low, axis=1).view(np.uint8)
             block.memories[space].store(address(block)[active], values[active], active)
 
         return step
 
     def _matrix(self, operands: list[str], guard: Value | None, name: str, count: str) -> Step:
-        """8 x 8 halves: eight lanes have the address of a row each, a lane holds two numbers of row lane // 4."""
+        """8 x 8 halves: eight lanes have the address of a row, and a lane two numbers of row lane // 4."""
         source, place = (operands[1], operands[0]) if name == "st" else (operands[0], operands[1])
         names, address = re.findall(r"[^{},\s]+", source), self._address(place)
         lane = np.arange(self.threads) % 32
@@ -233,7 +241,7 @@ class Kernel:
         assigns = [self._assign(n, None) for n in names] if name == "ld" else []
         values = [self._value(n, "b32") for n in names] if name == "st" else []
         if guard is not None or len(names) != int(count):
-            raise UnknownInstruction(f"{name}matrix with a guard or of {source}")
+            raise UnknownInstructionError(f"{name}matrix with a guard or of {source}")
 
         def step(block: Block) -> None:
             for k in range(len(names)):
@@ -250,7 +258,7 @@ class Kernel:
         """Every lane takes the register of the lane whose number differs in the given bits."""
         value, assign = self._value(operands[1], "b32"), self._assign(operands[0], guard)
         if operands[3:] != ["31", "-1"] or not 0 < int(operands[2], 0) < 32:
-            raise UnknownInstruction(f"shfl.sync.bfly.b32 of {operands[2:]}: a part of a warp")
+            raise UnknownInstructionError(f"shfl.sync.bfly.b32 of {operands[2:]}: a part of a warp")
         other = np.arange(self.threads) ^ int(operands[2], 0)
         return lambda block: assign(block, value(block)[other])
 
@@ -261,7 +269,7 @@ class Kernel:
 
         def step(block: Block) -> None:
             if np.any(mask(block) != 0xFFFFFFFF):
-                raise UnknownInstruction("redux.sync of a part of a warp")
+                raise UnknownInstructionError("redux.sync of a part of a warp")
             warps = decode(value(block), kind).reshape(-1, 32)
             assign(block, encode(np.repeat(function.reduce(warps, axis=1), 32), kind))  # type: ignore[attr-defined]
 
@@ -269,7 +277,7 @@ class Kernel:
 
     def _barrier(self, operands: list[str], guard: Value | None) -> Step:
         if guard is not None or operands != ["0"]:
-            raise UnknownInstruction(f"bar.sync {operands}, of some threads")
+            raise UnknownInstructionError(f"bar.sync {operands}, of some threads")
         return lambda block: block.memories["shared"].barrier()
 
     def _branch(self, operands: list[str], guard: Value | None) -> Step:
@@ -284,7 +292,7 @@ class Kernel:
 
     def _return(self, operands: list[str], guard: Value | None) -> Step:
         if guard is not None:
-            raise UnknownInstruction("ret with a guard")
+            raise UnknownInstructionError("ret with a guard")
         return lambda block: setattr(block, "at", len(self.steps))
 
 

@@ -76,17 +76,21 @@ class SharedMemory:
         places, warps = self._at(addresses, size, threads)
         np.bitwise_or.at(self.readers, places, warps)
         if np.any(self.writers[places] & ~warps):
-            raise PTXError("a warp reads what another one wrote to shared memory, without a barrier between")
+            raise PTXError(
+                "a thread reads what another one wrote to shared memory, without a barrier between"
+            )
         return self.data[places]
 
     def store(self, addresses: Array, values: Array, threads: Array) -> None:
-        """Two warps may write one byte if they write the same: Triton does so with what several threads hold."""
+        """Two threads may write one byte if they write the same: Triton does so with what several hold."""
         places, warps = self._at(addresses, values.shape[1], threads)
         before, others = self.data[places], (self.readers | self.writers)[places] & ~warps
         np.bitwise_or.at(self.writers, places, warps)
         self.data[places] = values
         if np.any(self.data[places] != values) or np.any((others != 0) & (before != values)):
-            raise PTXError("a warp writes to shared memory that another one uses, without a barrier between")
+            raise PTXError(
+                "a thread writes to shared memory that another one uses, without a barrier between"
+            )
 
     def barrier(self) -> None:
         self.readers[:] = self.writers[:] = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from .arithmetic import UnknownInstruction, decode, encode, operation
+from .arithmetic import UnknownInstructionError, decode, encode, operation
 from .emulator import Kernel, PTXError
 from .memory import Tensor
 
@@ -123,5 +123,5 @@ def test_a_barrier_makes_shared_memory_everyones():
     ["add.ftz.f32 %r3, %r1, %r2;", "rcp.approx.f32 %r3, %r1;", "atom.global.add.f32 %r3, [%rd2], %r1;"],
 )
 def test_an_unknown_instruction_is_named(line):
-    with pytest.raises(UnknownInstruction, match=line.split()[0]):
+    with pytest.raises(UnknownInstructionError, match=line.split()[0]):
         run(line)
