@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import SIGNED, UNSIGNED, Array, UnknownInstructionError, decode, encode, operation, width
+from .arithmetic import UNSIGNED, Array, UnknownInstructionError, decode, encode, operation, width
 from .memory import GlobalMemory, PTXError, SharedMemory, Tensor
 
 __all__ = ["Kernel", "PTXError", "UnknownInstructionError"]
@@ -49,6 +49,7 @@ class Kernel:
         self.threads = int(threads[1])
         self.symbols = set(re.findall(r"\.extern \.shared[^;]*?(\w+)\[\]", text))
         self.kinds = {"%" + name: kind for kind, name in re.findall(r"\.reg\s+\.(\w+)\s+%(\w+)<", body[1])}
+        self.undefined: dict[str, Array] = {}
         self.labels: dict[str, int] = {}
         self.steps: list[Step] = []
         self.lines: dict[Step, str] = {}
@@ -141,9 +142,10 @@ class Kernel:
         kind = self.kinds.get(name.rstrip("0123456789"))
         if kind is None:
             raise UnknownInstructionError(f"register {name}")
-        if kind == "pred":
-            return np.ones(self.threads, bool)
-        return np.full(self.threads, -1, SIGNED[width(kind)]).view(UNSIGNED[width(kind)])
+        if kind not in self.undefined:
+            of = bool if kind == "pred" else UNSIGNED[width(kind)]
+            self.undefined[kind] = ~np.zeros(self.threads, of)
+        return self.undefined[kind]
 
     def _assign(self, text: str, guard: Value | None) -> Callable[[Block, Array], None]:
         """Write a register, or several that lie side by side; _ is none. With a guard, of some threads."""
@@ -271,7 +273,7 @@ class Kernel:
             if np.any(mask(block) != 0xFFFFFFFF):
                 raise UnknownInstructionError("redux.sync of a part of a warp")
             warps = decode(value(block), kind).reshape(-1, 32)
-            assign(block, encode(np.repeat(function.reduce(warps, axis=1), 32), kind))  # type: ignore[attr-defined]
+            assign(block, encode(np.repeat(function.reduce(warps, axis=1), 32), kind))
 
         return step
 

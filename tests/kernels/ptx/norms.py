@@ -8,7 +8,6 @@ import torch
 from truth import on_reference
 
 from normkit.kernels.by_reference import CENTER
-from normkit.kernels.triton import rows
 
 from .launching import Emulated
 from .memory import Tensor as Traffic
@@ -42,6 +41,8 @@ def inputs(count: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
 
 def run(op: str, x: torch.Tensor, machine: Emulated, backward: bool = True) -> Norm:
     """``op`` of x, with weight and, if it centres, bias; a sum with a residual if its name says so."""
+    from normkit.kernels.triton import rows  # needs Triton, which may be missing where this file is collected
+
     kind = CENTER if "layer" in op else 0
     (dim, dtype), is_sum = (x.shape[-1], x.dtype), op.startswith("add_")
     weight, bias = torch.randn(2, dim).to(dtype)

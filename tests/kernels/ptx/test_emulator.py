@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from . import emulator
 from .arithmetic import UnknownInstructionError, decode, encode, operation
 from .emulator import Kernel, PTXError
 from .memory import Tensor
@@ -108,7 +109,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_no_program_may_do_raises(text, monkeypatch):
-    monkeypatch.setattr("tests.kernels.ptx.emulator.MAX_STEPS", 1000)
+    monkeypatch.setattr(emulator, "MAX_STEPS", 1000)
     with pytest.raises(PTXError, match=text):
         run(REFUSED[text])
 
