@@ -139,8 +139,11 @@ def _shift(bits: str, left: bool) -> Callable[[Array, Array], Array]:
 
 
 def _field(a: Array, start: Array, length: Array) -> Array:
-    wide = a.astype(np.uint64) >> (start & np.uint32(255))
-    return wide & ((np.uint64(1) << np.minimum(length & np.uint32(255), 32).astype(np.uint64)) - np.uint64(1))
+    """Some bits of a register; of a signed one, with the sign that they have."""
+    wide = np.int64 if np.issubdtype(a.dtype, np.signedinteger) else np.uint64
+    start, length = (np.minimum(n & 255, 63).astype(wide) for n in (start, length))
+    rest = 64 - np.maximum(length, 1)
+    return np.where(length == 0, 0, a.astype(wide) >> start << rest >> rest)
 
 
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
@@ -207,7 +210,7 @@ RULES: list[tuple[str, Callable[..., Operation]]] = [
     (r"(not)\.(b16|b32|b64|pred)", lambda n, k: Operation(k, (k,), ALONE[n])),
     (r"shl\.b(16|32|64)", lambda n: Operation(f"b{n}", (f"b{n}", "u32"), _shift(n, True))),
     (r"shr\.([usb])(16|32|64)", lambda s, n: Operation(s + n, (s + n, "u32"), _shift(n, False))),
-    (r"bfe\.(u32)", lambda k: Operation(k, (k, k, k), _field)),
+    (r"bfe\.([us]32)", lambda k: Operation(k, (k, "u32", "u32"), _field)),
     (r"setp\.(eq|ne|lt|le|gt|ge)()\.((?:[us]|b)(?:16|32|64)|f32)", _set_predicate),
     (r"setp\.(eq|ne|lt|le|gt|ge)(u)\.(f32)", _set_predicate),
     (

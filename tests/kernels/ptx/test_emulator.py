@@ -73,6 +73,16 @@ def test_halves_are_rounded_as_torch_rounds_them(kind, dtype):
     assert torch.equal(found.nan_to_num(7.0), torch.from_numpy(x).to(dtype).float().nan_to_num(7.0))
 
 
+@pytest.mark.parametrize(
+    ("start", "length", "unsigned", "signed"),
+    [(4, 8, 0xEF, -17), (0, 32, 0x8BCDEEF1, 0x8BCDEEF1 - 2**32), (28, 8, 8, -8), (5, 0, 0, 0)],
+)
+def test_a_field_of_bits_has_a_sign_if_it_is_signed(start, length, unsigned, signed):
+    body = "mov.b32 %r3, 0x8BCDEEF1;\nbfe.{}32 %r4, %r3, {}, {};\nst.global.b32 [%rd2], %r4;"
+    assert (run(body.format("u", start, length)) == unsigned).all()
+    assert (run(body.format("s", start, length)).view(np.int32) == signed).all()
+
+
 def test_a_register_that_nothing_wrote_is_nan():
     assert np.isnan(run("st.global.b32 [ %rd2 + 0 ], { %r7 };").view(np.float32)).all()
 
