@@ -29,9 +29,11 @@ __all__ = [
 
 
 @triton.jit
-def _row_start(row, n12, n2, s0, s1, s2, LEADING: tl.constexpr):
+def _row_start(row, n12, n2, s0, s1, s2, D: tl.constexpr, LEADING: tl.constexpr):
     """Where a row begins: up to three leading axes, n2 rows in the last of them, n12 in the last two."""
-    if LEADING == 1:
+    if LEADING == 0:  # one after the other, which the compiler knows: D may divide by more than a stride shows
+        start = row * D
+    elif LEADING == 1:
         start = row * s2
     elif LEADING == 2:
         start = (row // n2) * s1 + (row % n2) * s2
@@ -145,11 +147,11 @@ def rows_forward(
     column = tl.arange(0, BLOCK)
     is_row = row < rows
     inside = is_row[:, None] & (column < D)[None, :]
-    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
+    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, D, LEADING)
     x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
     y_at = row[:, None] * D + column[None, :]
     if ADD:
-        r_start = _row_start(row, n12, n2, r_s0, r_s1, r_s2, LEADING)
+        r_start = _row_start(row, n12, n2, r_s0, r_s1, r_s2, D, LEADING)
         x += tl.load(residual_ptr + r_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         total = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + y_at, total, inside)
@@ -228,8 +230,8 @@ def rows_forward_long(
 ):
     """The same for a row that no program can hold: three times over it, from the cache after the first."""
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
-    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
-    r_start = _row_start(row, n12, n2, r_s0, r_s1, r_s2, LEADING)
+    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, D, LEADING)
+    r_start = _row_start(row, n12, n2, r_s0, r_s1, r_s2, D, LEADING)
     total = tl.zeros((1, BLOCK), tl.float32)
     peak = tl.zeros((1, BLOCK), tl.float32)
     for start in range(0, D, BLOCK):
@@ -340,8 +342,8 @@ def rows_backward(
         row = (program * tiles + tile) * ROWS + tl.arange(0, ROWS)
         is_row = row < rows
         inside = is_row[:, None] & in_row[None, :]
-        x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
-        dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)
+        x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, D, LEADING)
+        dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, D, LEADING)
         x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         dy = tl.load(dy_ptr + dy_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
@@ -368,7 +370,7 @@ def rows_backward(
             dx = g - c1[:, None] - x_hat * (c2 * rstd_d)[:, None]
             dx = dx * rstd[:, None]
             if DTOTAL:
-                t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, LEADING)
+                t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, D, LEADING)
                 dx += tl.load(dtotal_ptr + t_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
             tl.store(dx_ptr + row[:, None] * D + column[None, :], dx.to(dx_ptr.dtype.element_ty), inside)
         if DWEIGHT:
@@ -416,9 +418,9 @@ def rows_backward_long(
 ):
     """dx of one long row: twice over it. What its mean missed is kept for ``row_parameters``."""
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
-    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)[:, None]
-    dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)[:, None]
-    t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, LEADING)[:, None]
+    x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, D, LEADING)[:, None]
+    dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, D, LEADING)[:, None]
+    t_start = _row_start(row, n12, n2, t_s0, t_s1, t_s2, D, LEADING)[:, None]
     rstd = tl.load(stats_ptr + rows + row)
     mean = tl.zeros((1,), tl.float32)
     if CENTER:
@@ -499,10 +501,10 @@ def row_parameters(
         row = (program * tiles + tile) * ROWS + tl.arange(0, ROWS)
         is_row = row < rows
         inside = is_row[:, None] & in_row[None, :]
-        dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, LEADING)
+        dy_start = _row_start(row, n12, n2, dy_s0, dy_s1, dy_s2, D, LEADING)
         dy = tl.load(dy_ptr + dy_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
         if DWEIGHT:
-            x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, LEADING)
+            x_start = _row_start(row, n12, n2, x_s0, x_s1, x_s2, D, LEADING)
             x = tl.load(x_ptr + x_start[:, None] + column[None, :], inside, 0.0).to(tl.float32)
             rstd = tl.load(stats_ptr + rows + row, is_row, 1.0)
             mean = tl.zeros((ROWS,), tl.float32)

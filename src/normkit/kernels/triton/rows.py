@@ -311,7 +311,8 @@ def _lay(shape: tuple[int, ...], dims: int, strides: Strides) -> _Rows | None:
             merged.append([shape[axis], *steps])
     if len(merged) > 3:
         return None
-    leading = max(1, len(merged))
+    in_order = len(merged) == 0 or (len(merged) == 1 and all(step == dim for step in merged[0][1:]))
+    leading = 0 if in_order else len(merged)
     merged = [[1] + [dim] * len(given)] * (3 - len(merged)) + merged
     n1, n2 = merged[1][0], merged[2][0]
     of_given = iter(zip(*(m[1:] for m in merged), strict=True))
