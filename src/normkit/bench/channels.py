@@ -29,7 +29,7 @@ def backend(cell: Cell) -> str:
     call = {"weight": weight, "bias": bias, "training": not cell.op.endswith("eval"), "num_groups": GROUPS}
     if not call["training"]:
         call |= {"running_mean": weight, "running_var": bias.abs()}
-    return kernels.choices(x, **call)[op][0]
+    return kernels.choice(op, x, **call)[0]
 
 
 def candidates(cell: Cell) -> dict[str, Call]:

@@ -48,7 +48,7 @@ def backend(cell: Cell) -> str:
     x, _, *parameters = _tensors(cell)
     op = NORMS[cell.op].op
     given = dict(zip(("weight", "bias"), parameters, strict=False))
-    return kernels.choices(x, **given)[f"add_{op}" if cell.way == "add" else op][0]
+    return kernels.choice(f"add_{op}" if cell.way == "add" else op, x, **given)[0]
 
 
 def candidates(cell: Cell) -> dict[str, Call]:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from normkit._version import __version__
+from normkit.cli.bench import bench
 from normkit.cli.compare import compare
 from normkit.cli.info import info
 from normkit.cli.report import report
@@ -47,7 +48,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, study, info):
+for _verb in (compare, train, report, study, bench, info):
     command.add_command(_verb)
 
 
