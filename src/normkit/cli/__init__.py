@@ -21,6 +21,7 @@ from normkit.cli.info import info
 from normkit.cli.report import report
 from normkit.cli.study import study
 from normkit.cli.train import train
+from normkit.cli.verify import verify
 from normkit.errors import NormkitError, user_error
 from normkit.lab.allocator import keep_memory
 
@@ -48,7 +49,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, study, bench, info):
+for _verb in (compare, train, report, study, verify, bench, info):
     command.add_command(_verb)
 
 
