@@ -110,6 +110,21 @@ def test_a_wrong_candidate_of_ours_is_named_and_not_measured(small, monkeypatch)
     assert "ours, RMSNorm add 8x64 fp32" in found.skipped
 
 
+def test_a_cell_that_fails_is_named_and_the_others_are_kept(small, monkeypatch):
+    right = measuring.run
+
+    def out_of_memory(cell, *rest):
+        if cell == small[0]:
+            raise torch.OutOfMemoryError("too little")
+        return right(cell, *rest)
+
+    monkeypatch.setattr(measuring, "run", out_of_memory)
+    found = measuring.measure_grid(torch.device("cpu"), quick=True)
+    assert found.skipped["LayerNorm forward 8x64 fp32"] == "OutOfMemoryError: too little"
+    assert found.label == "whole"
+    assert len(found.rows) > len(small) - 1
+
+
 def test_liger_and_quack_are_called_as_they_are_written(monkeypatch):
     """With stand-ins: neither runs without a GPU."""
     called = []

@@ -40,7 +40,7 @@ def undrawable() -> str | None:
     return None
 
 
-def draw(rows: list[Row], path: Path, title: str) -> bool:
+def draw(rows: list[Row], path: Path, title: str, remark: str = "") -> bool:
     """A panel for each norm and way, in the narrowest dtype that was measured; False if there is nothing."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -58,12 +58,13 @@ def draw(rows: list[Row], path: Path, title: str) -> bool:
             for op, ax in zip(ops, line, strict=True):
                 _panel(ax, sorted((r for r in rows if (r.op, r.way) == (op, way)), key=lambda r: r.shape[-1]))
                 ax.set_title(f"{op}, {way}", loc="left", fontsize=11, fontweight="bold")
+        axes[0, 0].set_ylim(bottom=0)  # of all panels, once all lines are there
         for ax in axes[:, 0]:
             ax.set_ylabel("GB/s")
         for ax in axes[-1]:
             ax.set_xlabel("D")
         handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.suptitle(f"{title}, {dtype}", fontsize=11, x=0.01, ha="left")
+        figure.suptitle(f"{title}, {dtype}{remark}", fontsize=10, x=0.01, ha="left")
         figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0, 0.97), ncols=6, frameon=False)
         figure.tight_layout(rect=(0, 0, 1, 0.94))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,4 +79,4 @@ def _panel(ax: Any, rows: list[Row]) -> None:
             width = 2.2 if who == "ours" else 1.5
             ax.plot(*zip(*points, strict=True), line, label=name, color=colour, lw=width, marker="o", ms=4)
     ax.set_xscale("log", base=2)
-    ax.set_ylim(bottom=0)
+    ax.set_xticks([row.shape[-1] for row in rows], [str(row.shape[-1]) for row in rows])

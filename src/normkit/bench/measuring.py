@@ -26,6 +26,7 @@ class Measured:
 
     machine: dict[str, Any]
     cells: int
+    quick: bool
     rows: list[Row] = field(default_factory=list)
     done: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # peer, or peer and cell -> reason
@@ -35,13 +36,20 @@ class Measured:
     def label(self) -> str:
         return "whole" if self.done == self.cells else f"interrupted after {self.done} of {self.cells} cells"
 
+    @property
+    def remark(self) -> str:
+        """What has to be said beside every number, or nothing."""
+        smoke = ["a smoke run"] if self.quick else []
+        said = ", ".join(smoke if self.label == "whole" else [*smoke, self.label])
+        return f" ({said}){self.noise}" if said else self.noise
+
 
 def measure_grid(
     device: torch.device, quick: bool, show: Callable[[int, int, str], None] = lambda *_: None
 ) -> Measured:
     """All cells, one after the other; ``show(done, all, cell)`` is told where it is."""
     todo = cells_of(str(device), quick)
-    found = Measured({**devices.describe(device), **machine.describe()}, len(todo))
+    found = Measured({**devices.describe(device), **machine.describe()}, len(todo), quick)
     for peer in OPTIONAL:
         reason = peers.missing(peer, str(device))
         if reason is not None:
@@ -76,8 +84,8 @@ def _measure(cell: Cell, budget: Budget, turn: Turn, skipped: dict[str, str]) ->
         if "ours" not in fit:
             return []
         return run(cell, fit, budget, turn, family.backend(cell))
-    except torch.OutOfMemoryError:
-        skipped[_name(cell)] = "the device has too little memory"
+    except Exception as error:  # out of memory, a driver: the other cells are worth keeping
+        skipped[_name(cell)] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return []
 
 

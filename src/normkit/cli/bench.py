@@ -18,10 +18,10 @@ __all__ = ["bench"]
 @click.option("--figure", metavar="PATH", help="Draw GB/s over D: .svg, .png, .pdf; needs matplotlib.")
 @click.option("--quick", is_flag=True, help="A smoke run: few shapes, few rounds, nothing compiled.")
 def bench(device: str | None, json_path: str | None, figure: str | None, quick: bool) -> None:
-    """Measure GB/s beside a copy, torch, torch.compile, Liger and quack.
+    """Measure GB/s on this machine, beside a copy, torch and others.
 
-    Those take part that are installed and work here; the others are named with the reason. Ctrl-C ends the
-    measuring, and keeps what was measured.
+    Which are torch.compile, Liger and quack. Those take part that are installed and work here; the others are
+    named with the reason. Ctrl-C ends the measuring, and keeps what was measured.
     """
     from normkit.bench import devices
     from normkit.bench import figure as drawing
@@ -38,17 +38,17 @@ def bench(device: str | None, json_path: str | None, figure: str | None, quick: 
         raise user_error("--figure needs matplotlib.", fix=reason)
     with bar("measuring") as show:
         found = measure_grid(where, quick, show)
-    _show(found, quick)
+    _show(found)
     if results is not None:
         head = {"run": found.label, "quick": quick, "machine": found.machine, "skipped": found.skipped}
         write(results, head, found.rows)
         click.echo(f"wrote {results}")
     title = f"{found.machine.get('name') or found.machine['cpu']}, torch {found.machine['torch']}"
-    if picture is not None and drawing.draw(found.rows, picture, title):
+    if picture is not None and drawing.draw(found.rows, picture, title, found.remark):
         click.echo(f"wrote {picture}")
 
 
-def _show(found: Measured, quick: bool) -> None:
+def _show(found: Measured) -> None:
     """What it was measured on, the tables, and who is missing."""
     from normkit.bench.table import LEGEND, tables
     from normkit.lab.console import plain_console
@@ -63,7 +63,5 @@ def _show(found: Measured, quick: bool) -> None:
     console.print(f"\n{LEGEND}")
     for what, reason in found.skipped.items():
         console.print(f"without {what}: {reason}")
-    if found.label != "whole" or quick or found.noise:
-        remark = "a smoke run" if quick else ""
-        said = ", ".join(word for word in (found.label.replace("whole", ""), remark) if word)
-        console.print(f"\n{said}{found.noise}".rstrip())
+    if found.remark:
+        console.print(f"\n{found.remark.strip()}")
