@@ -4,6 +4,7 @@ import json
 import math
 import re
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from test_cli import run
 
 from normkit.kernels import BACKENDS, fast
 from normkit.kernels.cpu import library
-from normkit.verify import running
+from normkit.verify import memory, running
 from normkit.verify.cases import DTYPES, Case, cases
 from normkit.verify.checking import EXACT, check_case, check_memory
 from normkit.verify.norms import NORMS
@@ -114,6 +115,18 @@ def test_memory_that_nobody_needs_is_seen(monkeypatch):
     result = check_memory("layer", "fp32", CPU)
     assert result.status == "failed"
     assert result.value == pytest.approx(2, abs=0.1)
+
+
+def test_a_gpus_allocator_is_asked_for_the_peak_above_what_was_there():
+    """With a stand-in: there is no GPU here."""
+    now, peak = [100], [900]
+    module = SimpleNamespace(
+        synchronize=lambda device: None,
+        reset_peak_memory_stats=lambda device: peak.__setitem__(0, now[0]),
+        memory_allocated=lambda device: now[0],
+        max_memory_allocated=lambda device: peak[0],
+    )
+    assert memory._by_allocator(lambda: peak.__setitem__(0, 164), module, torch.device("cuda:0")) == 64
 
 
 def test_where_torch_computes_the_bound_is_torchs_and_the_line_says_so(capsys, monkeypatch):

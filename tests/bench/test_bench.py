@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 from test_cli import run
 
+import normkit as nk
+from normkit import kernels
 from normkit.bench import cells, devices, figure, grid, measuring, peers, rows, stopwatch, timer
 from normkit.bench.cells import Cell, Row
 from normkit.bench.table import tables
@@ -78,6 +80,26 @@ def test_a_device_that_is_not_here_is_named_with_those_that_are(capsys):
     assert err.splitlines()[1].startswith("  expected: one of ")
     assert devices.find("cpu") == torch.device("cpu")
     assert str(devices.find(None)) == devices.available()[0]
+
+
+def test_gpus_are_found_and_described(monkeypatch):
+    """With a stand-in: there is none here."""
+    properties = SimpleNamespace(name="A GPU")
+    module = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda device: properties
+    )
+    monkeypatch.setattr(devices, "KINDS", ("cuda",))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(kernels, "gpus", lambda: {"cuda:0": None, "cuda:1": "Triton is missing"})
+    assert devices.available() == ["cuda:0", "cuda:1", "cpu"]
+    assert str(devices.find(None)) == str(devices.find("cuda")) == "cuda:0"
+    assert str(devices.find("cuda:1")) == "cuda:1"
+    with pytest.raises(nk.NormkitError, match="expected: one of cuda:0, cuda:1, cpu"):
+        devices.find("cuda:2")
+    found = devices.describe(torch.device("cuda:1"))
+    assert (found["name"], found["kernels"]) == ("A GPU", "none: Triton is missing")
+    assert found["driver"]
+    assert devices.describe(torch.device("cuda:0"))["kernels"] == "triton"
 
 
 def test_without_matplotlib_a_figure_is_refused_before_the_work(capsys, monkeypatch, tmp_path):

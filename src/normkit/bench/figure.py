@@ -34,7 +34,7 @@ STYLE: Any = {
 def undrawable() -> str | None:
     """Why there can be no figure; None if there can."""
     try:
-        import matplotlib  # type: ignore[import-not-found,unused-ignore]  # noqa: F401  # it may be missing
+        import matplotlib  # noqa: F401  # is it there?
     except ImportError as error:
         return f"pip install matplotlib: {error}"
     return None
