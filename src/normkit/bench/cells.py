@@ -78,7 +78,7 @@ def run(
     """Measure a cell: one row, and one more if ours can also write into a ready buffer."""
     clock = Clock()
     timings = measure(candidates, budget, foreign={"onnx"} if cell.threads > 1 else (), turn=turn)
-    others = clock.others()
+    others = clock.others() if turn is host_turn else None  # a device has processors of its own
     peak = {n: peak_memory(c) for n, c in candidates.items()} if cell.way == "training step" else None
     rows = []
     for ours, way in (("ours", cell.way), (OUT, f"{cell.way} {OUT}")):
