@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import call, cells, channels, figure, goals, machine, models, nan, page, rows, table
-from benchmarks.compiling import fill_cache
-from benchmarks.timer import Budget
+from benchmarks import call, channels, figure, goals, models, nan, page, rows, table
+from normkit.bench import cells, machine
+from normkit.bench.compiling import fill_cache
+from normkit.bench.devices import version
+from normkit.bench.results import write
+from normkit.bench.timer import Budget
 
 FAMILIES: dict[str, Any] = {
     "rows": rows,
@@ -32,7 +33,7 @@ def main() -> None:
     args = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the measuring, as Ctrl-C does
     console = Console(width=100, highlight=False)
-    described = machine.describe()
+    described = machine.describe() | {"onnxruntime": version("onnxruntime")}
     for key, value in described.items():
         console.print(f"{key:26}{value}")
     names = [args.only] if args.only else list(FAMILIES)
@@ -50,7 +51,7 @@ def main() -> None:
     whole = label == "full run" and args.only is None  # less than that never overwrites what is published
     results = args.json or ROOT / ("benchmarks/results.json" if whole else "build/bench.json")
     drawing = args.figure or ROOT / ("docs/speed.svg" if whole else "build/bench.svg")
-    _write(results, {"run": label, "machine": described}, measured)
+    write(results, {"run": label, "machine": described}, measured)
     drawn = figure.draw(measured, drawing, f"{described['cpu']}, torch {described['torch']}", remark)
     if whole:
         page.write(ROOT / "docs/speed.md", described, measured)
@@ -76,7 +77,7 @@ def _compile(todo: list[cells.Cell], bar: Progress) -> None:
     count = sum(cell.compiled for cell in todo)
     if count:
         task = bar.add_task("compiling", total=count, cell="")
-        for done, _ in enumerate(fill_cache(todo), start=1):
+        for done, _ in enumerate(fill_cache(todo, home=__package__), start=1):
             bar.advance(task)
             _log(bar, "compiled", done, count)
 
@@ -90,7 +91,9 @@ def _measure(todo: list[cells.Cell], budget: Budget, bar: Progress) -> tuple[lis
         torch.set_num_threads(cell.threads)
         try:
             with torch.set_grad_enabled(cell.way == "with grad"):
-                found += cells.run(cell, FAMILIES[cell.family].candidates(cell), budget)
+                candidates = FAMILIES[cell.family].candidates(cell)
+                _check(cell, candidates)
+                found += cells.run(cell, candidates, budget)
         except KeyboardInterrupt:
             return found, done
         bar.advance(task)
@@ -105,11 +108,9 @@ def _log(bar: Progress, what: str, done: int, total: int) -> None:
         bar.console.print(f"{what} {done} of {total} cells")
 
 
-def _write(path: Path, head: dict[str, Any], measured: list[cells.Row]) -> None:
-    """One row a line, so that a diff reads well."""
-    lines = ",\n".join(f"    {json.dumps(asdict(row))}" for row in measured)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(head, indent=2)[:-2] + f',\n  "rows": [\n{lines}\n  ]\n}}\n')
+def _check(cell: cells.Cell, candidates: dict[str, cells.Call]) -> None:
+    if cell.family not in ("models", "nan"):  # weights of their own, or NaN: the tests compare those
+        assert not (found := cells.unfit(cell, candidates)), f"{cell}: {found}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import normkit.functional as N
-from benchmarks.cells import Call, Cell, tensors
+from normkit.bench.cells import Call, Cell, tensors
 
 __all__ = ["candidates", "cells"]
 

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.cells import Row
+from normkit.bench.cells import Row
+from normkit.bench.figure import OURS, STYLE
 
 __all__ = ["draw"]
 
-OURS = "#1d4ed8"
 OPS, WAYS = ("LayerNorm", "RMSNorm"), ("forward", "backward")
 LINES = [  # name, whose time, colour, line
     ("normkit", "ours", OURS, "-"),
@@ -24,16 +24,6 @@ LINES = [  # name, whose time, colour, line
     ("torch.compile", "compile", "#e0912f", "-"),
     ("ONNX Runtime", "onnx", "#b07aa1", "-"),
 ]
-STYLE: Any = {
-    "font.size": 11,
-    "font.family": "sans-serif",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9ca3af",
-    "axes.grid": True,
-    "grid.color": "#e5e7eb",
-    "svg.hashsalt": "normkit",
-}
 
 
 def draw(rows: list[Row], path: Path, title: str, remark: str = "") -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cells import DTYPES, Row
+from normkit.bench.cells import DTYPES, Row
 
 __all__ = ["GOALS", "Goal", "Verdict", "check", "show", "where"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from x_transformers import Decoder, TransformerWrapper
 
 import normkit as nk
-from benchmarks.cells import Call, Cell
+from normkit.bench.cells import Call, Cell
 
 __all__ = ["candidates", "cells"]
 

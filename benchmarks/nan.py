@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import normkit.functional as N
-from benchmarks.cells import DTYPES, Call, Cell, backward, tensors
+from normkit.bench.cells import DTYPES, Call, Cell, backward, tensors
 
 __all__ = ["candidates", "cells"]
 

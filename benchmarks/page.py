@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import goals
-from benchmarks.cells import PEERS, Row
+from normkit.bench.cells import PEERS, Row
 
 __all__ = ["write"]
 

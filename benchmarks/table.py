@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.cells import PEERS, Row
+from normkit.bench.cells import PEERS, Row
 
 __all__ = ["show"]
 

@@ -41,6 +41,7 @@ SLOW = {
     "tests/transformer/test_others.py": ("test_what_we_do_not_compute_is_refused",),
 }
 SLOW_TESTS = {  # in files that are not slow
+    "tests/bench/test_bench.py::test_a_smoke_run_on_the_cpu_writes_the_file_and_the_figure",
     "tests/kernels/test_eager.py::test_an_environment_variable_switches_it_off",
     "tests/kernels/test_eager.py::test_under_another_torch_it_does_not_load_and_says_why",
     "tests/kernels/test_hostile_calls.py::test_every_memory_order_of_every_pattern",

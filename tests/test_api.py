@@ -116,6 +116,8 @@ LAYERS = [
     *(
         "__main__",
         "cli",
+        "verify",
+        "bench",
         "lab",
         "transformer",
         "placement",

@@ -53,6 +53,8 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
         *("--engine", "--address", "--workers"),
     ],
     "report": ["--json", "--csv", "--parquet", "--tensorboard"],
+    "verify": ["--device", "--json", "--quick"],
+    "bench": ["--device", "--json", "--figure", "--quick"],
     "info": ["--json"],
 }
 OPS = [name for name in reference.__all__ if name in nk.functional.__all__]
@@ -123,7 +125,7 @@ def test_info_for_machines_says_the_same(capsys):
     assert code == 0
     assert set(found) == {
         *("normkit", "python", "torch", "system", "cpu", "threads"),
-        *("isa", "kernels_missing", "extension_missing", "backends"),
+        *("isa", "kernels_missing", "extension_missing", "gpus", "backends"),
     }
     assert found["normkit"] == nk.__version__
     assert found["isa"] == library.isa()
@@ -146,7 +148,7 @@ def test_info_without_kernels_says_why_and_what_to_do(capsys, monkeypatch):
 def test_an_unknown_verb_gets_the_list_and_the_closest_match(capsys):
     code, out, err = run(capsys, "inof")
     assert (code, out) == (2, "")
-    verbs = "compare, info, report, study, train"
+    verbs = "bench, compare, info, report, study, train, verify"
     assert err == f"normkit has no command 'inof'.\n  expected: one of {verbs}\n  fix: normkit info\n"
     assert "fix: normkit --help" in run(capsys, "xyz")[2]
 

@@ -15,11 +15,13 @@ from typing import Any
 import click
 
 from normkit._version import __version__
+from normkit.cli.bench import bench
 from normkit.cli.compare import compare
 from normkit.cli.info import info
 from normkit.cli.report import report
 from normkit.cli.study import study
 from normkit.cli.train import train
+from normkit.cli.verify import verify
 from normkit.errors import NormkitError, user_error
 from normkit.lab.allocator import keep_memory
 
@@ -47,7 +49,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, study, info):
+for _verb in (compare, train, report, study, verify, bench, info):
     command.add_command(_verb)
 
 

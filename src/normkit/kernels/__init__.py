@@ -23,6 +23,7 @@ __all__ = [
     "FORCED",
     "admit",
     "backend",
+    "choice",
     "choices",
     "exact",
     "explain",
@@ -109,16 +110,17 @@ def explain(x: Tensor, **call: Any) -> str:
 
 def choices(x: Tensor, **call: Any) -> dict[str, tuple[str, str]]:
     """What ``explain`` says, as data: operator -> (backend, what kept those before it from the call)."""
-    chosen = {}
-    for op in reference.__all__:
-        arguments = _typical(op, x)
-        arguments.update({name: value for name, value in call.items() if name in arguments})
-        if x.ndim < 1 + ("axis" in arguments):
-            chosen[op] = "reference", "too few axes"
-            continue
-        name, _, why = admit(op, x, arguments)
-        chosen[op] = name, why
-    return chosen
+    return {op: choice(op, x, **call) for op in reference.__all__}
+
+
+def choice(op: str, x: Tensor, **call: Any) -> tuple[str, str]:
+    """The same for one operator: (backend, what kept those before it from the call)."""
+    arguments = _typical(op, x)
+    arguments.update({name: value for name, value in call.items() if name in arguments})
+    if x.ndim < 1 + ("axis" in arguments):
+        return "reference", "too few axes"
+    name, _, why = admit(op, x, arguments)
+    return name, why
 
 
 def _typical(op: str, x: Tensor) -> dict[str, Any]:

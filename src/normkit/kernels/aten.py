@@ -45,6 +45,8 @@ def refuses(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
         return "torch takes the channels at axis 1 only"
     if call.get("mask") is not None or call.get("process_group") is not None:
         return "torch has neither mask= nor process_group="
+    if op == "instance_norm" and not torch.compiler.is_exporting() and x.shape[0] == 0:
+        return "torch's fails on an empty batch"
     if op == "batch_norm" and call["training"] and call["momentum"] is None:
         return "torch's function keeps no plain average"
     if op == "batch_norm" and torch.compiler.is_exporting() and call.get("num_batches_tracked") is not None:

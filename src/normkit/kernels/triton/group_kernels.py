@@ -174,29 +174,34 @@ def group_finish(
     """One group: (mean, var, count), then (shift, rest, rstd) in the units of x · scale, and scale."""
     group = tl.program_id(0).to(tl.int64)
     start = group // K2 * chunks * K2 * R3 + group % K2 * R3
-    scale = tl.full((1,), 3e38, tl.float32)
-    n = tl.zeros((1,), tl.float32)
+    # Sums are kept by lane and added up behind a loop: a pass of Triton's compiler fails on the other order.
+    scales = tl.full((1, BLOCK), 3e38, tl.float32)
+    counts = tl.zeros((1, BLOCK), tl.float32)
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
         at = start + p // R3 * (K2 * R3) + p % R3
         count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
         own = tl.load(parts_ptr + 4 * size + at, valid, 1.0)
-        n += tl.sum(count, 1)
-        scale = tl.minimum(scale, tl.min(tl.where(count > 0, own, 3e38), 1))
+        counts += count
+        scales = tl.minimum(scales, tl.where(count > 0, own, 3e38))
+    n = tl.sum(counts, 1)
+    scale = tl.min(scales, 1)
     scale = tl.where(scale > 1e38, 1.0, scale)
     least = tl.maximum(n, 1.0)
     shift = tl.zeros((1,), tl.float32)
     rest = tl.zeros((1,), tl.float32)
     if CENTER:
+        total = tl.zeros((1, BLOCK), tl.float32)
         for first in range(0, chunks * R3, BLOCK):
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
             at = start + p // R3 * (K2 * R3) + p % R3
             factor = scale[:, None] / tl.load(parts_ptr + 4 * size + at, valid, 1.0)
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
-            shift += tl.sum(count * (tl.load(parts_ptr + at, valid, 0.0) * factor), 1)
-        shift = tl.div_rn(shift, least)
+            total += count * (tl.load(parts_ptr + at, valid, 0.0) * factor)
+        shift = tl.div_rn(tl.sum(total, 1), least)
+        total = tl.zeros((1, BLOCK), tl.float32)
         for first in range(0, chunks * R3, BLOCK):
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
@@ -205,9 +210,9 @@ def group_finish(
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
             hi = tl.load(parts_ptr + at, valid, 0.0) * factor
             lo = tl.load(parts_ptr + size + at, valid, 0.0) * factor
-            rest += tl.sum(tl.where(count > 0, count * ((hi - shift[:, None]) + lo), 0.0), 1)
-        rest = tl.div_rn(rest, least)
-    squares = tl.zeros((1,), tl.float32)
+            total += tl.where(count > 0, count * ((hi - shift[:, None]) + lo), 0.0)
+        rest = tl.div_rn(tl.sum(total, 1), least)
+    squares = tl.zeros((1, BLOCK), tl.float32)
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
@@ -220,8 +225,8 @@ def group_finish(
             lo = tl.load(parts_ptr + size + at, valid, 0.0) * factor
             distance = (hi - shift[:, None]) + lo - rest[:, None]
             own += count * distance * distance
-        squares += tl.sum(tl.where(count > 0, own, 0.0), 1)
-    var = tl.maximum(tl.div_rn(squares, least), 0.0, tl.PropagateNan.ALL)
+        squares += tl.where(count > 0, own, 0.0)
+    var = tl.maximum(tl.div_rn(tl.sum(squares, 1), least), 0.0, tl.PropagateNan.ALL)
     # What is constant is not scaled: nothing would be left of eps.
     back = tl.where(var == 0, scale, 1.0)
     shift = tl.div_rn(shift, back)
@@ -372,8 +377,8 @@ def group_constants(
     """One group: the means of g · x_hat and of g."""
     group = tl.program_id(0).to(tl.int64)
     start = group // K2 * chunks * K2 * R3 + group % K2 * R3
-    with_x_hat = tl.zeros((1,), tl.float32)
-    alone = tl.zeros((1,), tl.float32)
+    with_x_hat = tl.zeros((1, BLOCK), tl.float32)
+    alone = tl.zeros((1, BLOCK), tl.float32)
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
@@ -384,12 +389,12 @@ def group_constants(
             weight = tl.load(weight_ptr + group % K2 * R3 + p % R3, valid, 0.0).to(tl.float32)
             one = one * weight
             two = two * weight
-        with_x_hat += tl.sum(one, 1)
-        alone += tl.sum(two, 1)
+        with_x_hat += one
+        alone += two
     to = group + tl.arange(0, 1)
     n = tl.maximum(tl.load(stats_ptr + 2 * groups + to), 1.0)
-    tl.store(constants_ptr + to, tl.div_rn(with_x_hat, n))
-    tl.store(constants_ptr + groups + to, tl.div_rn(alone, n))
+    tl.store(constants_ptr + to, tl.div_rn(tl.sum(with_x_hat, 1), n))
+    tl.store(constants_ptr + groups + to, tl.div_rn(tl.sum(alone, 1), n))
 
 
 @triton.jit

@@ -26,13 +26,17 @@ __all__ = ["cache_file", "unready"]
 _STATE: dict[tuple[str, int], str] = {}  # "" where the kernels may run, else why not
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile asks as it traces
 def unready(device: str, index: int) -> str | None:
     """Why the kernels do not run on a device; None if they do."""
     state = _STATE.get((device, index))
     if state is None:
         state = _STATE[device, index] = _look(device, index)
     return state or None
+
+
+# torch.compile asks while it traces, and takes the answer as it is. torch.compiler.assume_constant_result does
+# just this, but imports the compiler and Triton first, which programs without it should not wait for.
+unready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def cache_file() -> Path:

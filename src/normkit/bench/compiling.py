@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 import torch._functorch.config
 
-from benchmarks.cells import Cell
+from normkit.bench.cells import Cell
 
 __all__ = ["compiled", "fill_cache"]
 
@@ -26,16 +27,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
-def fill_cache(cells: list[Cell]) -> Iterator[None]:
-    """Compile every cell in child processes; the one that measures then finds the code on disk."""
+def fill_cache(cells: list[Cell], home: str) -> Iterator[None]:
+    """Compile every cell in child processes; the one that measures then finds the code on disk.
+
+    ``home`` is the package whose modules, named after the families, know a cell's candidates.
+    """
     wanted = [cell for cell in cells if cell.compiled]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=context) as pool:
-        yield from pool.map(_compile, wanted)
+        yield from pool.map(functools.partial(_compile, home), wanted)
 
 
-def _compile(cell: Cell) -> None:
-    family = importlib.import_module(f"benchmarks.{cell.family}")
+def _compile(home: str, cell: Cell) -> None:
+    family = importlib.import_module(f"{home}.{cell.family}")
     torch.set_num_threads(cell.threads)
     with torch.no_grad():
         family.candidates(cell)["compile"]()

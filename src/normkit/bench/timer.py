@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
 
+from normkit.bench.stopwatch import Turn, host_turn
+
 __all__ = ["Budget", "Timing", "measure"]
 
 TURN = 1.5e-3  # seconds: a call that is shorter is repeated until its turn takes this long
@@ -30,23 +32,29 @@ class Budget:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for one call: the low quartile, and the width of the middle half as a share of it."""
+    """Seconds for one call: the low quartile, the median, and the width of the middle half over the first."""
 
     low: float
+    median: float
     spread: float
     rounds: int
 
 
 def measure(
-    candidates: dict[str, Callable[[], object]], budget: Budget, foreign: Collection[str] = ()
+    candidates: dict[str, Callable[[], object]],
+    budget: Budget,
+    foreign: Collection[str] = (),
+    turn: Turn = host_turn,
 ) -> dict[str, Timing]:
     """Time every candidate in rounds; in each round they take one turn each, in an order drawn anew.
 
-    Those in ``foreign`` have a thread pool of their own, not torch's.
+    Those in ``foreign`` have a thread pool of their own, not torch's. ``turn`` is how the device times one.
     """
-    estimates = {name: _estimate(call) for name, call in candidates.items()}
+    estimates = {name: _estimate(call, turn) for name, call in candidates.items()}
     repeats = {name: max(1, math.ceil(TURN / once)) for name, once in estimates.items()}
     settle = {n: SETTLE_FOREIGN if n in foreign else SETTLE if t < LONG else 0 for n, t in estimates.items()}
+    if turn is not host_turn:
+        settle = dict.fromkeys(settle, 0.0)  # a device has no threads to wake
     one_round = sum(repeats[n] * t + settle[n] for n, t in estimates.items())
     rounds = min(budget.most, max(budget.fewest, int(budget.seconds / one_round)))
     order, draw = list(candidates), random.Random(0)
@@ -58,17 +66,17 @@ def measure(
             draw.shuffle(order)
             for name in order:
                 _settle(candidates[name], settle[name])
-                samples[name].append(_turn(candidates[name], repeats[name]))
+                samples[name].append(turn(candidates[name], repeats[name]))
     finally:
         gc.enable()
     return {name: _summary(values) for name, values in samples.items()}
 
 
-def _estimate(call: Callable[[], object]) -> float:
+def _estimate(call: Callable[[], object], turn: Turn) -> float:
     """Warm up, then one call; the shortest of several where they cost nothing."""
     call()
-    once = _turn(call, 1)
-    return once if once > LONG else min(once, *(_turn(call, 1) for _ in range(5)))
+    once = turn(call, 1)
+    return max(1e-7, once if once > LONG else min(once, *(turn(call, 1) for _ in range(5))))
 
 
 def _settle(call: Callable[[], object], seconds: float) -> None:
@@ -77,13 +85,6 @@ def _settle(call: Callable[[], object], seconds: float) -> None:
         call()
 
 
-def _turn(call: Callable[[], object], repeats: int) -> float:
-    start = perf_counter()
-    for _ in range(repeats):
-        call()
-    return (perf_counter() - start) / repeats
-
-
 def _summary(values: list[float]) -> Timing:
-    low, _, high = quantiles(values, n=4, method="inclusive")
-    return Timing(low, (high - low) / low, len(values))
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return Timing(low, middle, (high - low) / low, len(values))

@@ -7,13 +7,12 @@ import os
 import platform
 from collections.abc import Callable
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import normkit
+from normkit._version import __version__
 from normkit.kernels import isa
 from normkit.lab.machine import Memory, cpu
 
@@ -30,10 +29,9 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "caches": _caches(),
         "isa": isa(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "torch threads by default": torch.get_num_threads(),
-        "onnxruntime": version("onnxruntime"),
-        "normkit": normkit.__version__,
+        "normkit": __version__,
         "python": platform.python_version(),
         "os": f"{platform.system()} {platform.machine()}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
