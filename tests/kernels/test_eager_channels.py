@@ -142,6 +142,7 @@ DECLINED = {
     "integer weights": {"w": torch.ones(4, dtype=torch.int64)},
     "one running statistic": {"mean": None},
     "no momentum": {"momentum": None},
+    "no momentum, and nothing to move": {"momentum": None, "mean": None, "var": None},
     "running statistics with a gradient": {"mean": torch.zeros(4, requires_grad=True)},
     "running statistics with gaps": {"mean": torch.zeros(8)[::2]},
     "no eps": {"eps": 0.0},

@@ -140,7 +140,7 @@ PyObject *channels(PyObject *, PyObject *const *args, Py_ssize_t count) {
     const bool batch = args[1] == Py_None, given = args[6] == Py_True, moves = !given && mean->defined();
     double momentum = 0;
     if (!(call.eps > 0) || mean->defined() != var->defined() || (given && !mean->defined()) || (moves && !batch) ||
-        (moves && !read_number(args[7], momentum)))
+        (batch && !given && !read_number(args[7], momentum)))
         return none();
     for (const Tensor *t : {mean, var})
         if (t->requires_grad() || (t->defined() && !t->is_contiguous())) return none();
