@@ -34,8 +34,8 @@ def unready(device: str, index: int) -> str | None:
     return state or None
 
 
-# torch.compile asks while it traces, and takes the answer as it is. torch.compiler.assume_constant_result does
-# just this, but imports the compiler and Triton first, which programs without it should not wait for.
+# torch.compile asks while it traces, and takes the answer as it is. That is what assume_constant_result of
+# torch.compiler does, which imports the compiler and Triton first: no program should wait for that.
 unready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

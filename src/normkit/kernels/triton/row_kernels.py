@@ -31,7 +31,9 @@ __all__ = [
 @triton.jit
 def _row_start(row, n12, n2, s0, s1, s2, D: tl.constexpr, LEADING: tl.constexpr):
     """Where a row begins: up to three leading axes, n2 rows in the last of them, n12 in the last two."""
-    if LEADING == 0:  # one after the other, which the compiler knows: D may divide by more than a stride shows
+    if (
+        LEADING == 0
+    ):  # one after the other, which the compiler knows: D may divide by more than a stride shows
         start = row * D
     elif LEADING == 1:
         start = row * s2
