@@ -26,17 +26,17 @@ quick: $(READY) ## set up, then a minute of tests from every part
 
 test: $(READY) browser ## set up, then all tests and doctests, then the kernels' tests on Triton, interpreted
 	@$(BIN)/python -m pytest
-	@$(BIN)/python -m pytest -q --triton
+	@$(BIN)/python -m pytest -q --triton tests
 
 check: $(READY) browser ## format, lint and types, then all tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest
-	@$(BIN)/python -m pytest -q --triton
+	@$(BIN)/python -m pytest -q --triton tests
 
 triton: $(READY) ## the kernels' tests on the Triton kernels, interpreted on the CPU
-	@$(BIN)/python -m pytest -q --triton $(ARGS)
+	@$(BIN)/python -m pytest -q --triton $(or $(ARGS),tests)
 
 gpu: $(READY) ## compile every Triton kernel for five GPUs, and write build/gpu/ and the tables of docs/gpu.md
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)

@@ -99,13 +99,13 @@ def _chunk_moments(
         n = tl.sum(valid.to(tl.float32), 0) + tl.zeros((BLOCK_C,), tl.float32)
         least = tl.maximum(n, 1.0)
         if CENTER:
-            mean = tl.div_rn(tl.sum(x, AXIS), least)
+            mean = tl.sum(x, AXIS) / least  # any number near it will do
             d = tl.where(inside, x - _over_channels(mean, COLUMNS), 0.0)
             missed = tl.div_rn(tl.sum(d, AXIS), least)
             shift = tl.where(count == 0, mean, shift)
             distance = ((mean - shift) + missed) - rest
             both = tl.maximum(count + n, 1.0)
-            share = tl.div_rn(n, both)
+            share = n / both
             own = tl.sum(d * d, AXIS) - n * missed * missed
             squares += tl.where(n > 0, own + distance * distance * count * share, 0.0)
             rest += tl.where(n > 0, distance * share, 0.0)

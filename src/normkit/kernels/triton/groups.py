@@ -16,11 +16,11 @@ from normkit.kernels.triton.tiles import next_power_of_2
 
 __all__ = ["groups", "groups_backward", "groups_out", "update_running"]
 
-TILE = 2048  # numbers at a time
+TILE = {2: 2048, 4: 1024}  # numbers at a time, by their bytes
 PLACES = 512  # of a channel in a chunk, where it has as many
 PARTS = 256  # chunks at a time that are put together
 CHANNELS = 256  # at a time, where there is one number for each
-Sizes = tuple[int, int, int, int, int]
+Sizes = tuple[int, int, int, int, int, int]  # the five, and the bytes of a number
 
 
 def groups(
@@ -63,7 +63,7 @@ def groups_out(
     """The statistics, as ``group_finish`` says them."""
     if x.numel() == 0:
         return pack_statistics(x.new_zeros((3, k0 * k2), dtype=torch.float32), eps)
-    sizes, device = (k0, r1, k2, r3, i), x.device
+    sizes, device = (k0, r1, k2, r3, i, x.element_size()), x.device
     stats = x.new_empty((STATISTICS, k0 * k2), dtype=torch.float32)
     if mean is not None and var is not None:
         launch(_plan_given(k2, k0 * k2, eps), (mean.contiguous(), var.contiguous(), stats), device)
@@ -96,7 +96,7 @@ def groups_backward(
     need_dweight: bool,
     need_dbias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    sizes, device, needed = (k0, r1, k2, r3, i), x.device, (need_dweight, need_dbias)
+    sizes, device, needed = (k0, r1, k2, r3, i, x.element_size()), x.device, (need_dweight, need_dbias)
     dx = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
     wide = r1 if weight_on_rows else k2 * r3
     dweight, dbias = (
@@ -148,15 +148,15 @@ class _Backward(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _cut(sizes: Sizes) -> _Cut:
     """By the sizes of one k0 alone."""
-    _, r1, k2, r3, i = sizes
+    _, r1, k2, r3, i, itemsize = sizes
     channels, columns = k2 * r3, i == 1
     if columns:
         block_c = min(64, next_power_of_2(channels))
-        block_q = min(TILE // block_c, next_power_of_2(r1))
+        block_q = min(TILE[itemsize] // block_c, next_power_of_2(r1))
         total = -(-r1 // block_q)
     else:
         block_q = min(1024, next_power_of_2(i))
-        block_c = min(TILE // block_q, next_power_of_2(channels))
+        block_c = min(TILE[itemsize] // block_q, next_power_of_2(channels))
         total = r1 * -(-i // block_q)
     steps = min(max(1, PLACES // block_q), total)
     return _Cut((block_c, block_q, columns), -(-total // steps), steps, -(-channels // block_c))
@@ -170,7 +170,7 @@ def _plan_given(k2: int, groups: int, eps: float) -> Launch:
 
 @functools.lru_cache(maxsize=1024)
 def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tuple[Launch, Launch]:
-    k0, r1, k2, r3, i = sizes
+    k0, r1, k2, r3, i, _ = sizes
     cut = _cut(sizes)
     size = k0 * cut.chunks * k2 * r3
     numbers: tuple[float, ...] = (r1, k2 * r3, i, cut.chunks, cut.steps, eps, size)
@@ -184,7 +184,7 @@ def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tupl
 
 @functools.lru_cache(maxsize=1024)
 def _plan_apply(sizes: Sizes, given: tuple[bool, bool, bool, bool]) -> Launch:
-    k0, r1, k2, r3, i = sizes
+    k0, r1, k2, r3, i, _ = sizes
     cut = _cut(sizes)
     numbers = (r1, k2 * r3, i, r3, cut.chunks, cut.steps, k0 * k2)
     return Launch(kernels.group_apply, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, *given), 4)
@@ -194,7 +194,7 @@ def _plan_apply(sizes: Sizes, given: tuple[bool, bool, bool, bool]) -> Launch:
 def _plan_backward(
     sizes: Sizes, mask: bool, weight: bool, on_rows: bool, given: bool, center: bool
 ) -> _Backward:
-    k0, r1, k2, r3, i = sizes
+    k0, r1, k2, r3, i, _ = sizes
     cut, channels = _cut(sizes), k2 * r3
     grid, size = (k0 * cut.chunks, cut.blocks), k0 * cut.chunks * channels
     places = (r1, channels, i, r3, cut.chunks, cut.steps, k0 * k2)

@@ -130,6 +130,7 @@ def rows_backward(
     calls = _plan_backward(
         x.shape,
         (x.stride(), dy.stride(), None if dtotal is None else dtotal.stride()),
+        x.element_size(),
         dims,
         kind,
         (weight is not None, need_dx, need_dweight, need_dbias),
@@ -241,11 +242,16 @@ def plan_forward(
 
 @functools.lru_cache(maxsize=4096)
 def _plan_backward(
-    shape: tuple[int, ...], strides: Strides, dims: int, kind: int, given: tuple[bool, bool, bool, bool]
+    shape: tuple[int, ...],
+    strides: Strides,
+    itemsize: int,
+    dims: int,
+    kind: int,
+    given: tuple[bool, bool, bool, bool],
 ) -> _Backward:
     at = _lay(shape, dims, strides)
     assert at is not None
-    tile, is_long = backward_tile(at.dim), is_long_backward(at.dim)
+    tile, is_long = backward_tile(at.dim, itemsize), is_long_backward(at.dim, itemsize)
     per_partial = rows_per_partial(at.rows, LONG_ROWS if is_long else tile.rows)
     partials = -(-at.rows // per_partial)
     weight, *needed = given
@@ -272,7 +278,7 @@ def _plan_backward(
     center, _, rounds = settings
     constants = (at.dim, COLUMNS, LONG_ROWS, at.leading, center, rounds, *parameters)
     grid = (partials, -(-at.dim // COLUMNS))  # the second is at most 65,535
-    of_columns = Launch(kernels.row_parameters, grid, (*places, per_partial // LONG_ROWS), constants, 4)
+    of_columns = Launch(kernels.row_parameters, grid, (*places, per_partial // LONG_ROWS), constants, 8)
     return _Backward(rows, of_columns, partials, at.dim)
 
 
