@@ -49,10 +49,9 @@ def test_rows_in_registers_and_rows_that_are_looped_over(dim, dtype, launched):
     eps = 1e-5 if dim > 2 else 0.1
     for got, true in gradients(lambda x, w, b: F.layer_norm(x, (dim,), w, b, eps), x, weight, bias):
         assert_close(got, true)
-    assert launched[0] == (
-        "rows_forward_long" if dim > 32768 or (dim > 16384 and dtype == torch.float32) else "rows_forward"
-    )
-    assert ("rows_backward_long" in launched) == (dim > 8192)
+    longest, longest_backward = (16384, 4096) if dtype == torch.float32 else (32768, 8192)
+    assert launched[0] == ("rows_forward_long" if dim > longest else "rows_forward")
+    assert ("rows_backward_long" in launched) == (dim > longest_backward)
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
