@@ -104,10 +104,9 @@ class Backend(NamedTuple):
 
 def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
     """The first backend that takes a call, or the one that is asked for by name."""
-    if FORCED:
-        name = FORCED[-1] if torch.compiler.is_compiling() else _FORCED.get()
-        if name is not None:
-            return _forced(name, op, x, call)
+    asked = _asked_for()
+    if asked is not None:
+        return _forced(asked, op, x, call)
     why = ""
     for name, backend in BACKENDS.items():
         plan = backend.consider(op, x, call)
@@ -115,6 +114,13 @@ def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
             return Admission(name, plan, why)
         why = f"{why}; {name}: {plan}" if why else f"{name}: {plan}"
     raise AssertionError("the reference takes every call")
+
+
+def _asked_for() -> str | None:
+    """The backend that this thread asks for by name."""
+    if not FORCED:
+        return None
+    return FORCED[-1] if torch.compiler.is_compiling() else _FORCED.get()
 
 
 def _forced(name: str, op: str, x: Tensor, call: dict[str, Any]) -> Admission:
@@ -172,7 +178,7 @@ def _consider_aten(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
     if _EXACT_ANYWHERE[0] > 0 if torch.compiler.is_compiling() else _EXACT.get():
         return "normkit.exact() asks for the reference"
     leaves = _leaves_python()
-    if not leaves and not FORCED and x.is_cpu and library.MISSING is None:
+    if not leaves and x.is_cpu and library.MISSING is None and _asked_for() is None:
         return "what the kernels of a device do not take is computed by the reference"
     if leaves and not torch.compiler.is_exporting() and ("rms" in op or not call.get("center", True)):
         return "the TorchScript exporter does not know rms_norm"

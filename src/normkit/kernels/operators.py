@@ -26,7 +26,7 @@ __all__ = ["DIRECT", "LIBRARY", "OPERATORS", "PLAIN", "operator", "raw"]
 # Implementations in Python, by type of device: an ordinary call goes there without the dispatcher, which
 # would take longer than to launch them.
 DIRECT: dict[str, Mapping[str, Callable[..., Any]]] = {}
-PLAIN = (Tensor, torch.nn.Parameter)  # tensors that hold numbers, and have no ways of their own
+PLAIN = (Tensor, torch.nn.Parameter)  # no tensor subclass
 
 
 class Operator(NamedTuple):
