@@ -115,7 +115,7 @@ def _check_out(out: object, x: Tensor, call: dict[str, Any], dtype: torch.dtype 
             expected="an ordinary one, outside of torch.inference_mode()",
             fix="make it outside of inference mode, or clone() it.",
         )
-    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+    if out.numel() and any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
         raise user_error(
             "out= got an expanded tensor.", expected="a place for every number", fix="contiguous() makes one."
         )

@@ -83,3 +83,11 @@ def test_what_out_cannot_be_is_refused(name):
         call()
     assert text in str(error.value)
     assert torch.equal(X, before)
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8), (4, 8, 0)])
+def test_an_empty_out_may_have_any_strides(shape):
+    """torch gives some empty tensors strides of 0; there is nothing that they could share."""
+    x, out = torch.randn(shape), torch.empty_strided(shape, (0, 0, 0))
+    assert F.instance_norm(x, out=out) is out
+    assert F.layer_norm(x, shape[-1:], out=out) is out
