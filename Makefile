@@ -71,6 +71,8 @@ define COPY
 	@cd $(1) && $(2)=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
 endef
 
+OF_CPU := tests/kernels --ignore tests/kernels/ptx --ignore tests/kernels/test_gpu_compile.py
+
 # libstdc++ comes along: the sanitizer looks for what throws exceptions before torch has loaded it. NORMKIT_ISA chooses
 # the instructions.
 SANITIZE := build/sanitize
@@ -79,14 +81,14 @@ sanitize: $(READY) ## run the kernels' tests under the address and undefined-beh
 	@export PYTHONPATH=$(abspath $(SANITIZE))/src ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1; \
 	export LD_PRELOAD="$(foreach l,asan ubsan stdc++,$(shell g++ -print-file-name=lib$(l).so))"; \
 	$(BIN)/python -c "import normkit.kernels.cpu._C as c; assert 'sanitize' in c.__file__; print(c.isa(), c.__file__)" \
-		&& $(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider $(OF_CPU)
 
 EMULATED := build/avx512
 avx512-emulated: $(READY) ## run the kernels' tests on the kernels for AVX-512, their instructions emulated in AVX2
 	$(call COPY,$(EMULATED),NORMKIT_EMULATE_AVX512)
 	@export PYTHONPATH=$(abspath $(EMULATED))/src; \
 	$(BIN)/python -c "import normkit.kernels.cpu._C as c; assert c.isa() == 'avx512'; print(c.isa(), c.__file__)" \
-		&& $(BIN)/python -m pytest -q -p no:cacheprovider --ignore tests/kernels/test_instruction_sets.py tests/kernels
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider $(OF_CPU) --ignore tests/kernels/test_instruction_sets.py
 
 CROSS := aarch64-linux-gnu-g++
 aarch64: $(READY) ## check that the kernels compile for 64-bit ARM

@@ -132,3 +132,19 @@ def test_groups_of_the_smallest_floats_keep_their_digits():
     truth = T.group_norm(x.double(), 3, eps=0)
     assert (F.group_norm(x, 3, eps=0).double() - truth).abs().max() < 1e-5
     assert torch.equal(F.group_norm(x, 3, eps=0)[0], F.group_norm(x[:1], 3, eps=0)[0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("order", [("inf", "nan"), ("nan", "inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_no_inf_hides_a_nan_of_its_group(order, dtype, masked):
+    """Not centred, a group with inf has zeros, and one with NaN too is all NaN, whichever comes first."""
+    x = torch.randn(8, 3, 64).to(dtype)
+    x[1, 0, 5], x[6, 0, 7] = map(float, order)
+    x[2, 1, 3] = float("inf")
+    mask = torch.ones(8, 1, 64, dtype=torch.bool) if masked else None
+    y = F.normalize(x, "[a] b [c]", eps=0.0, center=False, mask=mask)
+    assert y[:, 0].isnan().all()
+    assert y[:, 1].isnan().sum() == 1
+    assert y[:, 1].nan_to_num().abs().max() == 0
+    assert y[:, 2].isfinite().all()

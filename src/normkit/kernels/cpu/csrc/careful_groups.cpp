@@ -22,21 +22,21 @@ template <class Body> void each(const Groups &job, int64_t group, Body body) {
             }
 }
 
+// The largest magnitude; NaN where there is one, which no inf hides.
 double peak(const Groups &job, int64_t group) {
     double most = 0;
+    auto look = [&](double v) {
+        if (!std::isnan(most) && !(v <= most)) most = v;
+    };
     if (job.mask) {
-        each(job, group, [&](int64_t at, int64_t, int64_t) {
-            const double v = std::fabs(get(job.type, job.x, at));
-            if (!(v <= most)) most = v;
-        });
+        each(job, group, [&](int64_t at, int64_t, int64_t) { look(std::fabs(get(job.type, job.x, at))); });
         return most;
     }
     const Shape &s = job.shape;
     const int64_t run = s.r3 * s.i, bytes = job.type == F64 ? 8 : job.type == F32 ? 4 : 2;
-    for (int64_t r1 = 0; r1 < s.r1 && std::isfinite(most); ++r1) {
+    for (int64_t r1 = 0; r1 < s.r1 && !std::isnan(most); ++r1) {
         const int64_t at = ((group / s.k2 * s.r1 + r1) * s.k2 + group % s.k2) * run;
-        const double v = kernels().peak[job.type](static_cast<const char *>(job.x) + at * bytes, run);
-        if (!(v <= most)) most = v;
+        look(kernels().peak[job.type](static_cast<const char *>(job.x) + at * bytes, run));
     }
     return most;
 }

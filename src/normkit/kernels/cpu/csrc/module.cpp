@@ -20,7 +20,7 @@ static bool has_f16c() { // clang's __builtin_cpu_supports does not know it
 }
 #endif
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(NK_EMULATE_AVX512)
 // AVX-512 where arithmetic is the limit, for rows and for narrow dtypes. Groups of float32 and float64 are bound by
 // memory, and there registers of 64 bytes are slower by a tenth to a quarter: loads that begin anywhere cross a cache
 // line each (measured on a Xeon of 2.5 GHz).
