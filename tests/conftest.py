@@ -97,6 +97,8 @@ def pytest_ignore_collect(collection_path, config):
     if config.getoption("--triton") and path is not None and collection_path.is_file():
         wanted = OF_ANY_KERNEL if config.getoption("--all") else INTERPRETED
         return True if not path.startswith(wanted) else None
+    if path is not None and path.startswith("tests/kernels/triton/") and not config.getoption("--triton"):
+        return True
     return True if config.getoption("--quick") and SLOW.get(path) == () else None
 
 
