@@ -18,6 +18,8 @@ SLOW = {
         "test_autocast_gives_the_dtype_that_torch_gives",
     ),
     "tests/integration/test_export.py": ("test_mixed_dtypes_export_as_they_run",),
+    "tests/kernels/ptx/test_ptx.py": (),
+    "tests/kernels/test_gpu_compile.py": (),
     "tests/kernels/test_instruction_sets.py": (),
     "tests/kernels/test_without_library.py": (),
     "tests/lab/test_engines.py": (),
