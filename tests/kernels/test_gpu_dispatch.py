@@ -136,6 +136,9 @@ def test_a_backend_that_is_asked_for_computes_or_raises():
             F.group_norm(x[..., None].expand(2, 8, 3), 2, mask=torch.ones(2, 3, dtype=torch.bool))
     with nk.backend("triton"), pytest.raises(NormkitError, match="'triton' was asked for"):
         F.layer_norm(x, (8,))
+    with nk.backend("triton"):
+        said = nk.kernels.explain(x)
+    assert "layer_norm      none       an error; triton is asked for: it computes on GPUs" in said
     with pytest.raises(NormkitError, match="did you mean 'triton'"), nk.backend("tritn"):
         pass
     assert not admission.FORCED

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normkit.kernels import fast, reference
-from normkit.kernels.admission import BACKENDS, FORCED, admit, backend, exact
+from normkit.kernels.admission import BACKENDS, FORCED, admit, asked_for, backend, exact
 from normkit.kernels.cpu import eager, library
 from normkit.kernels.operators import DIRECT
 from normkit.kernels.triton import DEVICES, readiness
@@ -103,7 +103,7 @@ def explain(x: Tensor, **call: Any) -> str:
     """
     lines = [f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)} on {x.device}"]
     for op, (name, why) in choices(x, **call).items():
-        promise = BACKENDS[name].promise
+        promise = BACKENDS[name].promise if name in BACKENDS else "an error"
         lines.append(f"  {op:<15} {name:<10} {promise}{f'; {why}' if why else ''}")
     return "\n".join(lines)
 
@@ -119,6 +119,9 @@ def choice(op: str, x: Tensor, **call: Any) -> tuple[str, str]:
     arguments.update({name: value for name, value in call.items() if name in arguments})
     if x.ndim < 1 + ("axis" in arguments):
         return "reference", "too few axes"
+    asked = asked_for()
+    if asked in BACKENDS and isinstance(reason := BACKENDS[asked].consider(op, x, arguments), str):
+        return "none", f"{asked} is asked for: {reason}"
     name, _, why = admit(op, x, arguments)
     return name, why
 

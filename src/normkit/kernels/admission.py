@@ -32,7 +32,7 @@ from normkit.kernels.plans import Plan
 from normkit.kernels.triton import readiness
 from normkit.kernels.triton.versions import DTYPES as TRITON_DTYPES
 
-__all__ = ["BACKENDS", "FORCED", "Admission", "Backend", "admit", "backend", "exact"]
+__all__ = ["BACKENDS", "FORCED", "Admission", "Backend", "admit", "asked_for", "backend", "exact"]
 
 _EXACT: ContextVar[bool] = ContextVar("normkit.exact", default=False)
 _EXACT_ANYWHERE = [0]  # how often it is asked for in any thread: torch.compile cannot read a ContextVar
@@ -104,7 +104,7 @@ class Backend(NamedTuple):
 
 def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
     """The first backend that takes a call, or the one that is asked for by name."""
-    asked = _asked_for()
+    asked = asked_for()
     if asked is not None:
         return _forced(asked, op, x, call)
     why = ""
@@ -116,7 +116,7 @@ def admit(op: str, x: Tensor, call: dict[str, Any]) -> Admission:
     raise AssertionError("the reference takes every call")
 
 
-def _asked_for() -> str | None:
+def asked_for() -> str | None:
     """The backend that this thread asks for by name."""
     if not FORCED:
         return None
@@ -130,7 +130,7 @@ def _forced(name: str, op: str, x: Tensor, call: dict[str, Any]) -> Admission:
         raise user_error(
             f"The backend {name!r} was asked for, and does not take this {op}: {plan}.",
             expected="a call that it computes",
-            fix="leave NORMKIT_BACKEND and normkit.backend() away; normkit.kernels.explain(x) says why.",
+            fix="leave NORMKIT_BACKEND and normkit.backend() away.",
         )
     return Admission(name, plan, "")
 
@@ -178,7 +178,7 @@ def _consider_aten(op: str, x: Tensor, call: dict[str, Any]) -> str | None:
     if _EXACT_ANYWHERE[0] > 0 if torch.compiler.is_compiling() else _EXACT.get():
         return "normkit.exact() asks for the reference"
     leaves = _leaves_python()
-    if not leaves and x.is_cpu and library.MISSING is None and _asked_for() is None:
+    if not leaves and x.is_cpu and library.MISSING is None and asked_for() is None:
         return "what the kernels of a device do not take is computed by the reference"
     if leaves and not torch.compiler.is_exporting() and ("rms" in op or not call.get("center", True)):
         return "the TorchScript exporter does not know rms_norm"
