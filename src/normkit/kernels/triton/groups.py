@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normkit.kernels.by_reference import STATISTICS, pack_statistics
-from normkit.kernels.triton import group_kernels as kernels
+from normkit.kernels.triton.device import group_backward, group_forward
 from normkit.kernels.triton.launch import Launch, launch
 from normkit.kernels.triton.rows import sum_partials
 from normkit.kernels.triton.tiles import next_power_of_2
@@ -165,7 +165,7 @@ def _cut(sizes: Sizes) -> _Cut:
 @functools.lru_cache(maxsize=1024)
 def _plan_given(k2: int, groups: int, eps: float) -> Launch:
     grid = (-(-groups // CHANNELS),)
-    return Launch(kernels.given_statistics, grid, (k2, groups, eps), (CHANNELS,), 4)
+    return Launch(group_forward.given_statistics, grid, (k2, groups, eps), (CHANNELS,), 4)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -175,11 +175,11 @@ def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tupl
     size = k0 * cut.chunks * k2 * r3
     numbers: tuple[float, ...] = (r1, k2 * r3, i, cut.chunks, cut.steps, eps, size)
     moments = Launch(
-        kernels.group_moments, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, center, mask), 4
+        group_forward.group_moments, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, center, mask), 4
     )
     numbers = (k0 * k2, k2, r3, cut.chunks, eps, size)
     block = min(PARTS, next_power_of_2(cut.chunks * r3))
-    return moments, Launch(kernels.group_finish, (k0 * k2,), numbers, (block, center), 1)
+    return moments, Launch(group_forward.group_finish, (k0 * k2,), numbers, (block, center), 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -187,7 +187,7 @@ def _plan_apply(sizes: Sizes, given: tuple[bool, bool, bool, bool]) -> Launch:
     k0, r1, k2, r3, i, _ = sizes
     cut = _cut(sizes)
     numbers = (r1, k2 * r3, i, r3, cut.chunks, cut.steps, k0 * k2)
-    return Launch(kernels.group_apply, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, *given), 4)
+    return Launch(group_forward.group_apply, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, *given), 4)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -201,17 +201,19 @@ def _plan_backward(
     block = min(PARTS, next_power_of_2(cut.chunks * r3))
     block_q = min(16, next_power_of_2(r1))
     return _Backward(
-        Launch(kernels.group_sums, grid, (*places, size), (*cut.tile, mask, on_rows and weight), 4),
+        Launch(group_backward.group_sums, grid, (*places, size), (*cut.tile, mask, on_rows and weight), 4),
         Launch(
-            kernels.group_constants,
+            group_backward.group_constants,
             (k0 * k2,),
             (k0 * k2, k2, r3, cut.chunks, size),
             (block, weight and not on_rows),
             1,
         ),
-        Launch(kernels.group_backward, grid, places, (*cut.tile, center, mask, weight, on_rows, given), 4),
         Launch(
-            kernels.group_row_parameters,
+            group_backward.group_backward, grid, places, (*cut.tile, center, mask, weight, on_rows, given), 4
+        ),
+        Launch(
+            group_backward.group_row_parameters,
             (k0, -(-r1 // block_q)),
             (r1, channels, r3, k0 * k2, k0 * r1),
             (min(128, next_power_of_2(channels)), block_q, mask),
@@ -222,7 +224,9 @@ def _plan_backward(
 
 @functools.lru_cache(maxsize=1024)
 def _plan_running(channels: int, momentum: float) -> Launch:
-    return Launch(kernels.move_running, (-(-channels // CHANNELS),), (channels, momentum), (CHANNELS,), 4)
+    return Launch(
+        group_forward.move_running, (-(-channels // CHANNELS),), (channels, momentum), (CHANNELS,), 4
+    )
 
 
 def _flat(parameter: Tensor | None) -> Tensor | None:

@@ -93,7 +93,7 @@ def _describe(device: torch.device) -> str:
 
 @functools.cache
 def _source() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    files = sorted(Path(__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normkit.kernels.by_reference import CENTER, ROUND_BF16, ROUND_F16, ZERO_CENTERED
-from normkit.kernels.triton import row_kernels as kernels
+from normkit.kernels.triton.device import row_backward, row_forward
 from normkit.kernels.triton.launch import Launch, launch
 from normkit.kernels.triton.tiles import (
     backward_tile,
@@ -158,7 +158,7 @@ def rows_backward(
 @functools.lru_cache(maxsize=1024)
 def _plan_sum(parts: int, dim: int) -> Launch:
     rows = min(8, next_power_of_2(parts))
-    return Launch(kernels.sum_partials, (-(-dim // COLUMNS),), (parts,), (dim, COLUMNS, rows), 4)
+    return Launch(row_backward.sum_partials, (-(-dim // COLUMNS),), (parts,), (dim, COLUMNS, rows), 4)
 
 
 def partials_for(gradient: Tensor, count: int, dim: int) -> Tensor:
@@ -234,7 +234,7 @@ def plan_forward(
     at = _lay(shape, dims, strides)
     assert at is not None
     tile = forward_tile(at.dim, itemsize)
-    kernel = kernels.rows_forward_long if is_long_forward(at.dim, itemsize) else kernels.rows_forward
+    kernel = row_forward.rows_forward_long if is_long_forward(at.dim, itemsize) else row_forward.rows_forward
     numbers = (at.rows, at.n12, at.n2, *at.strides[0], *at.strides[1], eps)
     constants = (at.dim, tile.block, tile.rows, at.leading, *_settings(kind), *given)
     return Launch(kernel, (-(-at.rows // tile.rows),), numbers, constants, tile.warps)
@@ -271,14 +271,14 @@ def _plan_backward(
             *needed,
         )
         numbers = (*places, *t_at, per_partial // tile.rows)
-        rows = Launch(kernels.rows_backward, (partials,), numbers, constants, tile.warps)
+        rows = Launch(row_backward.rows_backward, (partials,), numbers, constants, tile.warps)
         return _Backward(rows, None, partials, at.dim)
     constants = (at.dim, tile.block, at.leading, *settings, weight, strides[2] is not None, dx)
-    rows = Launch(kernels.rows_backward_long, (at.rows,), (*places, *t_at), constants, tile.warps)
+    rows = Launch(row_backward.rows_backward_long, (at.rows,), (*places, *t_at), constants, tile.warps)
     center, _, rounds = settings
     constants = (at.dim, COLUMNS, LONG_ROWS, at.leading, center, rounds, *parameters)
     grid = (partials, -(-at.dim // COLUMNS))  # the second is at most 65,535
-    of_columns = Launch(kernels.row_parameters, grid, (*places, per_partial // LONG_ROWS), constants, 8)
+    of_columns = Launch(row_backward.row_parameters, grid, (*places, per_partial // LONG_ROWS), constants, 8)
     return _Backward(rows, of_columns, partials, at.dim)
 
 
