@@ -40,6 +40,7 @@ triton: $(READY) ## the kernels' tests on the Triton kernels, interpreted on the
 
 gpu: $(READY) ## compile every Triton kernel for five GPUs, and write build/gpu/ and the tables of docs/gpu.md
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)
+	@$(BIN)/python -m benchmarks.host
 
 fuzz: $(READY) ## random calls of every norm against a definition of their own; ARGS="--cases 20000 --seed 1"
 	@PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)

@@ -23,9 +23,21 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-__all__ = ["ARCHITECTURES", "CASES", "DIMS", "Compiled", "Launch", "compile_for", "launches", "matrix"]
+__all__ = [
+    "ARCHITECTURES",
+    "CASES",
+    "DIMS",
+    "PAGE",
+    "Compiled",
+    "Launch",
+    "compile_for",
+    "launches",
+    "matrix",
+    "write_table",
+]
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/gpu.md"
 ARCHITECTURES = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
@@ -226,11 +238,14 @@ TRAFFIC = {
 
 
 def write_page(path: Path, rows: list[Compiled]) -> None:
-    """The two tables of docs/gpu.md."""
-    text = path.read_text()
-    for name, table in (("compiled", _compiled_table(rows)), ("model", _model_table())):
-        text = re.sub(rf"(<!-- {name}:[^>]*-->).*?(<!-- end -->)", rf"\1\n{table}\n\2", text, flags=re.DOTALL)
-    path.write_text(text)
+    write_table(path, "compiled", _compiled_table(rows))
+    write_table(path, "model", _model_table())
+
+
+def write_table(path: Path, name: str, table: str) -> None:
+    """Between its marks on the page."""
+    marks = rf"(<!-- {name}:[^>]*-->).*?(<!-- end -->)"
+    path.write_text(re.sub(marks, rf"\1\n{table}\n\2", path.read_text(), flags=re.DOTALL))
 
 
 def _model_table() -> str:
@@ -376,7 +391,7 @@ def main() -> None:
         "[\n" + ",\n".join(json.dumps(asdict(row)) for row in found) + "\n]\n"
     )
     if not (args.case or args.arch or args.dim):
-        write_page(ROOT / "docs/gpu.md", found)
+        write_page(PAGE, found)
     show(found, Console())
     bad = [row for row in found if row.spills or row.fp64]
     print(f"{len(found)} kernels compiled, {len(bad)} with spills or float64; {args.out / 'kernels.json'}")

@@ -16,7 +16,7 @@ from normkit.kernels import fast, reference
 from normkit.kernels.admission import BACKENDS, FORCED, admit, asked_for, backend, exact
 from normkit.kernels.cpu import eager, library
 from normkit.kernels.operators import DIRECT
-from normkit.kernels.triton import DEVICES, readiness
+from normkit.kernels.triton import DEVICES, quick, readiness
 
 __all__ = [
     "BACKENDS",
@@ -170,3 +170,6 @@ def _say_once(x: Tensor) -> None:
         RuntimeWarning,
         stacklevel=5,
     )
+
+
+quick.serve_gpus()

@@ -3,13 +3,11 @@
 A single row is done in a tenth of a microsecond; what a call costs is the way there. These functions take a
 call that ``admit`` would give to the CPU kernels and that needs nothing else: plain tensors of one device
 that nothing watches. None means that nothing has been done, and the call goes the long way. Without the
-extension all calls do. In a build of torch for GPUs, a call that these decline is offered to
-``triton.quick``.
+extension all calls do. On a GPU, row norms are taken too (``triton.quick``).
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
@@ -31,7 +29,6 @@ __all__ = [
     "rms_norm",
 ]
 
-FOR_GPUS = any(getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
 MAX_ROWS = 8  # for more of them a matrix product is faster
 # What an RMSNorm may ask for, as its C functions read it; what is not here is an error.
 RMS_OPTIONS = {  # (zero_centered_weight, multiply)
@@ -44,20 +41,6 @@ RMS_OPTIONS = {  # (zero_centered_weight, multiply)
 
 def _declines(*call: Any) -> None:
     return None
-
-
-def _norm(name: str) -> Any:
-    own = getattr(eager.MODULE, name, _declines)
-    if not FOR_GPUS:
-        return own
-
-    def either(*call: Any) -> Any:
-        y = own(*call)
-        return (
-            getattr(importlib.import_module("normkit.kernels.triton.quick"), name)(*call) if y is None else y
-        )
-
-    return either
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -78,8 +61,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     return y
 
 
-layer_norm: Any = _norm("layer_norm")
-rms_norm: Any = _norm("rms_norm")
+layer_norm: Any = getattr(eager.MODULE, "layer_norm", _declines)
+rms_norm: Any = getattr(eager.MODULE, "rms_norm", _declines)
 add_layer_norm: Any = getattr(eager.MODULE, "add_layer_norm", _declines)
 add_rms_norm: Any = getattr(eager.MODULE, "add_rms_norm", _declines)
 channels: Any = getattr(eager.MODULE, "channels", _declines)  # BatchNorm, InstanceNorm, GroupNorm

@@ -7,6 +7,7 @@ from truth import assert_close
 
 import normkit as nk
 from normkit import functional as F
+from normkit.kernels.cpu import eager
 from normkit.kernels.triton.versions import INTERPRETED
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="these run with --triton alone")
@@ -16,18 +17,28 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.fixture
 def launched(monkeypatch):
     """The kernels that were launched, by name."""
-    from normkit.kernels.triton import groups, launch, rows
+    from normkit.kernels.triton import groups, quick, rows
 
     names = []
-    own = launch.launch
+    own = quick.launch
 
     def counted(call, tensors, device):
         names.append(call.kernel.fn.__name__)
         own(call, tensors, device)
 
-    monkeypatch.setattr(rows, "launch", counted)
-    monkeypatch.setattr(groups, "launch", counted)
-    return names
+    with monkeypatch.context() as patch:
+        for module in (rows, groups, quick):
+            patch.setattr(module, "launch", counted)
+        _serve()
+        yield names
+    _serve()
+
+
+def _serve():
+    from normkit.kernels.triton import quick
+
+    if eager.MODULE is not None:
+        quick.serve("cpu")
 
 
 def gradients(function, *inputs):

@@ -14,13 +14,14 @@ from normkit.kernels.triton.launch import Launch, launch
 from normkit.kernels.triton.rows import sum_partials
 from normkit.kernels.triton.tiles import next_power_of_2
 
-__all__ = ["groups", "groups_backward", "groups_out", "update_running"]
+__all__ = ["groups", "groups_backward", "groups_out", "plan_forward", "update_running"]
 
 TILE = {2: 2048, 4: 1024}  # numbers at a time, by their bytes
 PLACES = 512  # of a channel in a chunk, where it has as many
 PARTS = 256  # chunks at a time that are put together
 CHANNELS = 256  # at a time, where there is one number for each
 Sizes = tuple[int, int, int, int, int, int]  # the five, and the bytes of a number
+Step = tuple[Launch, tuple[str, ...]]  # and the names of the tensors that it takes
 
 
 def groups(
@@ -127,6 +128,26 @@ def groups_backward(
 def update_running(mean: Tensor, var: Tensor, stats: Tensor, momentum: float) -> None:
     if mean.numel() > 0:
         launch(_plan_running(mean.numel(), float(momentum)), (mean, var, stats), mean.device)
+
+
+def plan_forward(
+    sizes: Sizes, eps: float, given: bool, momentum: float | None, weight: bool, bias: bool
+) -> tuple[list[Step], int]:
+    """What a norm without a mask launches on tensors of which names, and how many float32 it works with."""
+    k0, _, k2, r3, _, _ = sizes
+    steps: list[Step] = []
+    work = 0
+    if given:
+        steps.append((_plan_given(k2, k0 * k2, eps), ("mean", "var", "stats")))
+    else:
+        work = 5 * k0 * _cut(sizes).chunks * k2 * r3
+        moments, finish = _plan_statistics(sizes, eps, True, False)
+        steps += [(moments, ("x", "none", "work")), (finish, ("work", "stats"))]
+    of = (False, weight, bias, False)
+    steps.append((_plan_apply(sizes, of), ("x", "none", "stats", "weight", "bias", "y")))
+    if momentum is not None:
+        steps.append((_plan_running(k2, momentum), ("mean", "var", "stats")))
+    return steps, work
 
 
 class _Cut(NamedTuple):

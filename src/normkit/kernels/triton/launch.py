@@ -8,7 +8,8 @@ not divide goes Triton's way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from normkit.kernels.triton.versions import INTERPRETED
 
-__all__ = ["Launch", "launch"]
+__all__ = ["Launch", "launch", "stream_of"]
 
 _OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}  # explicit: Triton 3.10 changes the default
 
@@ -41,11 +42,12 @@ class Launch:
         self.kept: dict[Any, Any] = {}  # (device, dtypes) -> the compiled kernel
 
 
-def launch(call: Launch, tensors: Sequence[Tensor | None], device: torch.device) -> None:
-    """Run it on ``tensors``; None stands for one that is left out."""
+def launch(call: Launch, tensors: Sequence[Tensor | None], device: torch.device) -> Any:
+    """Run it on ``tensors``; None stands for one that is left out. Returns how to run it on others like them:
+    (run, grid, what Triton wants of its own, numbers and constants), or None if that cannot be said."""
     if INTERPRETED:
         call.kernel[call.grid](*tensors, *call.rest)
-        return
+        return None
     addresses: list[int | None] = []
     dtypes: list[torch.dtype | None] = []
     together = 0
@@ -60,28 +62,29 @@ def launch(call: Launch, tensors: Sequence[Tensor | None], device: torch.device)
             together |= address
     key = (device, *dtypes)
     kept = call.kept.get(key) if together & 15 == 0 else None
-    if kept is None:
+    if kept is None or not _is_current(device):
         with torch.get_device_module(device).device(device):
-            kept = call.kernel[call.grid](*tensors, *call.rest, num_warps=call.warps, **_OPTIONS)
+            made = call.kernel[call.grid](*tensors, *call.rest, num_warps=call.warps, **_OPTIONS)
         if together & 15 == 0:
-            call.kept[key] = kept
-        return
-    # as Triton itself launches, without its hooks
-    kept.run(
-        *call.grid,
-        _stream(device),
-        kept.function,
-        kept.packed_metadata,
-        None,
-        None,
-        None,
-        *addresses,
-        *call.rest,
-    )
+            # as Triton itself launches, without its hooks
+            own = (made.function, made.packed_metadata, None, None, None)
+            kept = call.kept[key] = (made.run, call.grid, own, call.rest)
+        return kept
+    run, grid, own, rest = kept
+    run(*grid, stream_of(device.type)(device.index), *own, *addresses, *rest)
+    return kept
 
 
-def _stream(device: torch.device) -> int:
-    """The current stream, as the driver knows it."""
-    if device.type == "cuda":
-        return torch._C._cuda_getCurrentRawStream(device.index)
-    return torch.get_device_module(device).current_stream(device).sycl_queue  # xpu
+def _is_current(device: torch.device) -> bool:
+    """A kernel goes to the device that is current, whatever its tensors say."""
+    index: int = torch.get_device_module(device).current_device()
+    return index == device.index
+
+
+@functools.cache
+def stream_of(device: str) -> Callable[[int], int]:
+    """The current stream of a device with an index, as its driver knows it."""
+    if device == "cuda":
+        current: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        return current
+    return lambda index: torch.get_device_module(device).current_stream(index).sycl_queue  # xpu

@@ -1,8 +1,8 @@
-"""Ordinary calls of row norms on a GPU: what the long way found out about a kind of call is kept.
+"""Ordinary calls on a GPU: what the long way found out about a kind of call is kept.
 
-A small norm takes a GPU two microseconds, and Python's checks ten times as long. Whether a call is right, and
-that the kernels take it, depends on shapes, strides, dtypes and devices alone: it is looked up. What may
-change from call to call without them (modes, transforms, autocast) is asked each time.
+A small norm takes a GPU two microseconds, and Python's checks ten times as long. The extension of ``cpu``
+looks at a call, finds what was launched for the last one of its kind, and launches it again. This is what it
+asks when a kind is new.
 """
 
 from __future__ import annotations
@@ -12,112 +12,98 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack
-from torch.autograd import forward_ad
 
-from normkit.kernels import rows
 from normkit.kernels.admission import admit
-from normkit.kernels.by_reference import CENTER, ZERO_CENTERED
-from normkit.kernels.operators import DIRECT, PLAIN
-from normkit.kernels.triton.launch import Launch, launch
+from normkit.kernels.by_reference import CENTER, ROUND_BF16, ROUND_F16, ZERO_CENTERED
+from normkit.kernels.cpu import eager
+from normkit.kernels.triton import DEVICES
+from normkit.kernels.triton.launch import Launch, launch, stream_of
 
-__all__ = ["layer_norm", "rms_norm"]
-
-_KNOWN: dict[
-    Any, Launch | None
-] = {}  # kinds of calls, and what they launch; None: not for the Triton kernels
-_MOST = 4096  # kinds; a program with more of them has shapes that do not come again
+__all__ = ["serve", "serve_gpus"]
 
 
-def layer_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float, out: Any
-) -> Tensor | None:
-    return _rows("layer_norm", x, shape, weight, bias, eps, out, CENTER)
+def serve_gpus() -> None:
+    """The kinds of GPU that this torch was built for."""
+    built = {"cuda": torch.version.cuda or torch.version.hip, "xpu": getattr(torch.version, "xpu", None)}
+    for device in DEVICES:
+        if built[device] and eager.MODULE is not None:
+            serve(device)
 
 
-def rms_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None, out: Any, options: int | None
-) -> Tensor | None:
-    if options not in (0, ZERO_CENTERED):  # rounding before the weight depends on dtypes: the long way knows
-        return None
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return _rows("rms_norm", x, shape, weight, None, eps, out, options)
+def serve(device: str) -> dict[bytes, Any]:
+    """From now on the extension takes calls on devices of this type; returns what it keeps of them."""
+    known: dict[bytes, Any] = eager.MODULE.serve(device, look_rows, look_groups, launch, stream_of(device))
+    return known
 
 
-def _rows(
-    op: str,
+# The tensors of a call, in the order of the extension.
+ROWS = ("x", "residual", "weight", "bias", "y", "total", "stats")
+GROUPS = ("x", "mean", "var", "weight", "bias", "y", "stats", "work", "none")
+Program = tuple[tuple[list[Any], ...], int]
+
+
+def look_rows(
     x: Tensor,
-    shape: Sequence[int],
+    residual: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
-    out: Any,
-    kind: int,
-) -> Tensor | None:
-    if out is not None or type(x) not in PLAIN or x.device.type not in DIRECT or _is_watched(x):
-        return None
-    if type(shape) is not tuple and not isinstance(shape, torch.Size):
-        return None
-    key = (kind, eps, shape, x.shape, x.stride(), x.dtype, x.device, _metadata(weight), _metadata(bias))
-    known = _KNOWN.get(key, ...)
-    if known is ...:
-        known = _look(op, x, shape, weight, bias, eps, kind)
-        if len(_KNOWN) < _MOST:
-            _KNOWN[key] = known
-    if known is None:
-        return None
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return rows.norm(x, weight, bias, len(shape), eps, kind)
-    y = torch.empty_like(x)
-    launch(known, (x, None, weight, bias, y, None, None), x.device)
-    return y
-
-
-def _metadata(parameter: Any) -> Any:
-    if parameter is None:
-        return None
-    if type(parameter) not in PLAIN:
-        return False
-    return parameter.shape, parameter.stride(), parameter.dtype, parameter.device
-
-
-def _is_watched(x: Tensor) -> bool:
-    return bool(
-        _len_torch_dispatch_stack()
-        or _are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or _get_tracing_state() is not None
-        or torch.is_autocast_enabled(x.device.type)
-    )
-
-
-def _look(
-    op: str,
-    x: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
+    dims: int,
     eps: float,
     kind: int,
-) -> Launch | None:
-    """What it launches, if it is right and the kernels take it. What is wrong, the long way says."""
-    first = x.ndim - len(shape)
-    if len(shape) == 0 or first < 0 or tuple(x.shape[first:]) != tuple(shape) or type(eps) is not float:
-        return None
-    if not x.is_contiguous() or x.numel() == 0:
-        return None
-    for p in (weight, bias):
-        right = p is None or (type(p) in PLAIN and p.shape == tuple(shape) and p.device == x.device)
-        if not right or (p is not None and not p.is_contiguous()):
-            return None
-    call: dict[str, Any] = {"axes": tuple(range(first, x.ndim)), "weight": weight, "eps": eps}
-    if op == "layer_norm":
-        call["bias"] = bias
+    train: bool,
+) -> Program | None:
+    """What a call with these tensors, all contiguous, launches; None if it is not for the Triton kernels."""
+    call: dict[str, Any] = {"axes": tuple(range(x.ndim - dims, x.ndim)), "weight": weight, "eps": eps}
+    if kind & CENTER:
+        op, call["bias"] = "layer_norm", bias
     else:
-        call |= {"zero_centered_weight": bool(kind & ZERO_CENTERED), "multiply": "before_cast"}
+        op, call["zero_centered_weight"] = "rms_norm", bool(kind & ZERO_CENTERED)
+        call["multiply"] = "after_cast" if kind & (ROUND_BF16 | ROUND_F16) else "before_cast"
+    if residual is not None:
+        op, call["residual"] = f"add_{op}", residual
     if admit(op, x, call).backend != "triton":
         return None
     from normkit.kernels.triton.rows import plan_forward  # imports Triton
 
-    given = (False, weight is not None, bias is not None, False)
-    return plan_forward(x.shape, (x.stride(), None), x.element_size(), len(shape), eps, kind, given)
+    given = (residual is not None, weight is not None, bias is not None, train)
+    strides = (x.stride(), None if residual is None else residual.stride())
+    found = plan_forward(x.shape, strides, x.element_size(), dims, eps, kind, given)
+    return _program([(found, ROWS)], 0, ROWS)
+
+
+def look_groups(
+    x: Tensor,
+    num_groups: int | bool | None,
+    sizes: tuple[int, int, int, int, int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    given: bool,
+    momentum: float,
+    eps: float,
+) -> Program | None:
+    """The same for channels at axis 1; ``num_groups`` is None for BatchNorm and True for InstanceNorm."""
+    call: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "axis": 1, "mask": None}
+    running = {"running_mean": mean, "running_var": var, "momentum": momentum}
+    if num_groups is None:
+        op = "batch_norm"
+        call |= {**running, "training": not given, "process_group": None, "num_batches_tracked": None}
+    elif num_groups is True:
+        op = "instance_norm"
+        call |= {**running, "use_input_stats": not given}
+    else:
+        op, call["num_groups"] = "group_norm", num_groups
+    if admit(op, x, call).backend != "triton":
+        return None
+    from normkit.kernels.triton.groups import plan_forward
+
+    moves = momentum if mean is not None and not given else None
+    of = (weight is not None, bias is not None)
+    return _program(*plan_forward((*sizes, x.element_size()), eps, given, moves, *of), GROUPS)
+
+
+def _program(
+    steps: Sequence[tuple[Launch, Sequence[str]]], work: int, names: Sequence[str]
+) -> Program | None:
+    return tuple([call, bytes(map(names.index, tensors)), None] for call, tensors in steps), work

@@ -100,7 +100,7 @@ inline variable_list GroupsNode::apply(variable_list &&grads) {
     variable_list result(3);
     if (!dy.defined()) return result;
     std::array<Tensor, 3> found;
-    bool plain = !at::GradMode::is_enabled() && is_plain(dy) && nothing_watches();
+    bool plain = !at::GradMode::is_enabled() && !server_of(t[0]) && is_plain(dy) && nothing_watches();
     for (const Tensor &own : t) plain = plain && is_plain_or_none(own);
     if (!plain) {
         const pybind11::gil_scoped_acquire gil;

@@ -1,7 +1,7 @@
 // normkit.kernels.cpu._eager: the shortest way from a Python call to a kernel, for calls of the ordinary kind, with
 // graph nodes in C++. It is compiled for one version of torch and one of Python; without it, everything works through
 // the operators of `_C`, a few microseconds slower.
-#include "groups.h"
+#include "gpu.h"
 
 namespace normkit {
 namespace {
@@ -24,16 +24,18 @@ bool is_given(PyObject *out, const Tensor &x, Tensor &t) {
 }
 
 PyObject *finish(Rows &call, PyObject *out) {
-    const bool given = out != Py_None;
-    if (given) {
+    const bool given = out != Py_None, train = call.needs_grad();
+    Server *server = server_of(*call.x);
+    if (!server && !call.is_on_cpu()) return none();
+    if (given && !server) {
         if (call.adds()) {
             if (!PyTuple_CheckExact(out) || PyTuple_GET_SIZE(out) != 2 || !is_given(PyTuple_GET_ITEM(out, 0), *call.x, call.y) ||
                 !is_given(PyTuple_GET_ITEM(out, 1), *call.x, call.total))
                 return none();
         } else if (!is_given(out, *call.x, call.y)) return none();
     }
-    const bool train = call.needs_grad();
-    if ((given && train) || call.run(train, given)) return none(); // who is asked next says what is wrong
+    if (given && (train || server)) return none();
+    if (server ? !run_on(*server, call, train) : bool(call.run(train, given))) return none(); // who is asked next says why
     if (given) {
         call.y.unsafeGetTensorImpl()->bump_version();
         if (call.adds()) call.total.unsafeGetTensorImpl()->bump_version();
@@ -69,11 +71,11 @@ template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *a
     if (!options && !takes("this norm", count, expected)) return nullptr;
     Rows call;
     call.kind = CENTERED ? int64_t(CENTER) : 0;
-    if (!nothing_watches() || !read_tensor(*args++, call.x) || !has_kernels(call.x->scalar_type())) return none();
-    if (ADD && (!read_tensor(*args++, call.residual) || call.residual->scalar_type() != call.x->scalar_type()))
+    if (!nothing_watches() || !read_tensor(*args++, call.x, ANYWHERE) || !has_kernels(call.x->scalar_type())) return none();
+    if (ADD && (!read_tensor(*args++, call.residual, ANYWHERE) || call.residual->scalar_type() != call.x->scalar_type()))
         return none();
-    if (!read_shape(*args++, *call.x, call.dims) || !read_optional(*args++, call.weight)) return none();
-    if (CENTERED && !read_optional(*args++, call.bias)) return none();
+    if (!read_shape(*args++, *call.x, call.dims) || !read_optional(*args++, call.weight, ANYWHERE)) return none();
+    if (CENTERED && !read_optional(*args++, call.bias, ANYWHERE)) return none();
     if (!ADD && !CENTERED && is_channels_last(*call.x)) return none(); // torch keeps it so
     if (!CENTERED && *args == Py_None) call.eps = smallest(*call.x);
     else if (!read_number(*args, call.eps)) return none();
@@ -84,7 +86,7 @@ template <bool ADD, bool CENTERED> PyObject *norm(PyObject *, PyObject *const *a
 
 // Parameters and running statistics: one number a channel.
 bool read_channels(PyObject *object, int64_t channels, const Tensor *&t) {
-    if (!read_optional(object, t)) return false;
+    if (!read_optional(object, t, ANYWHERE)) return false;
     return !t->defined() || (t->dim() == 1 && t->size(0) == channels && has_kernels(t->scalar_type()));
 }
 // Which numbers share one mean, as the five sizes that Python's plans find; channels at axis 1.
@@ -130,7 +132,7 @@ PyObject *channels(PyObject *, PyObject *const *args, Py_ssize_t count) {
     call.on_rows = false;
     call.center = true;
     const Tensor *mean, *var;
-    if (!nothing_watches() || !read_tensor(args[0], call.x) || !has_kernels(call.x->scalar_type()) ||
+    if (!nothing_watches() || !read_tensor(args[0], call.x, ANYWHERE) || !has_kernels(call.x->scalar_type()) ||
         !read_sizes(args[1], call))
         return none();
     const int64_t c = call.x->size(1);
@@ -147,15 +149,20 @@ PyObject *channels(PyObject *, PyObject *const *args, Py_ssize_t count) {
     call.mean = given ? mean : &NONE;
     call.var = given ? var : &NONE;
     const bool train = call.needs_grad(), into = args[9] != Py_None;
-    if (into && (train || !is_given_as(args[9], call, call.y))) return none();
-    call.run(into);
-    if (moves) {
+    Server *server = server_of(*call.x);
+    for (const Tensor *t : {call.x, call.weight, call.bias, mean, var})
+        if (!server && t->defined() && !t->is_cpu()) return none();
+    if (into && (train || server || !is_given_as(args[9], call, call.y))) return none();
+    if (!server) call.run(into);
+    else if (!run_on(*server, call, args[1], *mean, *var, momentum)) return none();
+    if (moves && !server) {
         Values stack{*mean, *var, call.stats, momentum};
         static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("normkit::update_running", "");
         const at::AutoDispatchBelowADInplaceOrView below;
         op.callBoxed(stack);
-        for (const Tensor *t : {mean, var}) t->unsafeGetTensorImpl()->bump_version();
     }
+    for (const Tensor *t : {mean, var})
+        if (moves) t->unsafeGetTensorImpl()->bump_version();
     if (into) {
         call.y.unsafeGetTensorImpl()->bump_version();
         return Py_NewRef(args[9]);
@@ -261,6 +268,21 @@ PyObject *set_backward(PyObject *, PyObject *const *args, Py_ssize_t count) {
     return before;
 }
 
+// (type of device, rows, groups, launch, stream), or None in their place. Returns the dictionary of what will be found.
+PyObject *serve(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    if (!takes("serve", count, 5)) return nullptr;
+    const char *type = PyUnicode_AsUTF8(args[0]);
+    if (!type) return nullptr;
+    Server &server = servers[int(at::Device(type).type())];
+    PyObject **places[4] = {&server.rows, &server.groups, &server.launch, &server.stream};
+    for (int k = 0; k < 4; ++k) Py_XSETREF(*places[k], Py_NewRef(args[1 + k]));
+    Py_XSETREF(server.known, args[1] == Py_None ? nullptr : PyDict_New());
+    if (!server.known) Py_RETURN_NONE;
+    return Py_NewRef(server.known);
+    END_HANDLE_TH_ERRORS
+}
+
 template <class Function> PyCFunction fast(Function *function) {
     return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); // as Python wants it
 }
@@ -278,19 +300,26 @@ PyMethodDef methods[] = {
      "channels(x, num_groups, weight, bias, mean, var, given, momentum, eps, out)"},
     {"linear", fast(linear), METH_FASTCALL, "linear(x, weight, bias)"},
     {"set_backward", fast(set_backward), METH_FASTCALL, "set_backward(rows, groups): gradients of gradients"},
+    {"serve", fast(serve), METH_FASTCALL, "serve(device, rows, groups, launch, stream): calls on GPUs; None ends it"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_eager", "Norms of ordinary tensors.", -1, methods,
                           nullptr, nullptr, nullptr, nullptr};
 
-// Another torch may lay out its objects in another way.
+// Another torch may lay out its objects in another way. Released builds of one version, for the CPU and for each
+// kind of GPU (2.13.0+cpu, 2.13.0+cu130), do not.
+std::string_view layout_of(std::string_view version) {
+    const auto released = version.substr(0, version.find('+'));
+    return released.find_first_not_of("0123456789.") == std::string_view::npos ? released : version;
+}
 bool is_this_torch() {
     THPObjectPtr torch(PyImport_ImportModule("torch"));
     THPObjectPtr version(torch ? PyObject_GetAttrString(torch, "__version__") : nullptr);
     THPObjectPtr text(version ? PyObject_Str(version) : nullptr);
-    if (!text) return false;
-    if (PyUnicode_CompareWithASCIIString(text, NORMKIT_TORCH) == 0) return true;
-    PyErr_Format(PyExc_ImportError, "it was built for torch %s, and this is torch %U", NORMKIT_TORCH, text.get());
+    const char *here = text ? PyUnicode_AsUTF8(text) : nullptr;
+    if (!here) return false;
+    if (layout_of(here) == layout_of(NORMKIT_TORCH)) return true;
+    PyErr_Format(PyExc_ImportError, "it was built for torch %s, and this is torch %s", NORMKIT_TORCH, here);
     return false;
 }
 bool load_api() {

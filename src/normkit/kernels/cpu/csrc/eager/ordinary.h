@@ -26,10 +26,13 @@ inline Borrowed borrow(const Tensor &t) {
     return t.defined() ? reinterpret_cast<Borrowed>(const_cast<Tensor *>(&t)) : nullptr;
 }
 
-// A dense tensor on the CPU: no subclass, no transform's wrapper, no lazy conjugate, no forward gradient.
-inline bool is_plain(const Tensor &t) {
-    constexpr DispatchKeySet plain{DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU,
-                                   DispatchKey::AutocastCPU};
+// A dense tensor: no subclass, no transform's wrapper, no lazy conjugate, no forward gradient.
+constexpr DispatchKeySet ON_CPU{DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU,
+                                DispatchKey::AutocastCPU};
+constexpr DispatchKeySet ANYWHERE = ON_CPU | DispatchKeySet{DispatchKey::CUDA, DispatchKey::AutogradCUDA,
+                                                            DispatchKey::AutocastCUDA, DispatchKey::XPU,
+                                                            DispatchKey::AutogradXPU, DispatchKey::AutocastXPU};
+inline bool is_plain(const Tensor &t, DispatchKeySet plain = ON_CPU) {
     return (t.key_set().raw_repr() & ~plain.raw_repr()) == 0 && !t._fw_grad(0).defined();
 }
 inline bool is_plain_or_none(const Tensor &t) { return !t.defined() || is_plain(t); }
@@ -65,15 +68,15 @@ private:
 constexpr int64_t LONG_ENOUGH = 32768;
 
 // An object that a call was given. Each of these says whether it is of the ordinary kind.
-inline bool read_tensor(PyObject *object, const Tensor *&t) {
+inline bool read_tensor(PyObject *object, const Tensor *&t, DispatchKeySet plain = ON_CPU) {
     if (!THPVariable_CheckExact(object)) return false;
     t = &THPVariable_Unpack(object);
-    return is_plain(*t);
+    return is_plain(*t, plain);
 }
 inline const Tensor NONE;
-inline bool read_optional(PyObject *object, const Tensor *&t) {
+inline bool read_optional(PyObject *object, const Tensor *&t, DispatchKeySet plain = ON_CPU) {
     t = &NONE;
-    return object == Py_None || read_tensor(object, t);
+    return object == Py_None || read_tensor(object, t, plain);
 }
 inline bool read_number(PyObject *object, double &number) {
     if (PyFloat_Check(object)) return number = PyFloat_AS_DOUBLE(object), true;
@@ -98,6 +101,19 @@ inline bool read_shape(PyObject *object, const Tensor &x, int64_t &dims) {
 inline bool is_channels_last(const Tensor &x) { // and nothing else
     const auto format = x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
     return (x.dim() == 4 || x.dim() == 5) && !x.is_contiguous() && x.is_contiguous(format);
+}
+
+// For a type of device. `rows` and `groups` look at a call that is new, and return None if it is not for these
+// kernels, or (steps, numbers of float32 to work with). A step is the list [what, slots, handle]: which tensors the
+// kernel takes, as bytes, and None until `launch(what, tensors, device)` has returned how to launch it on others.
+// `stream(index)` is where to. What was found is in the dictionary `known`.
+struct Server {
+    PyObject *rows = nullptr, *groups = nullptr, *launch = nullptr, *stream = nullptr, *known = nullptr;
+};
+inline Server servers[c10::COMPILE_TIME_MAX_DEVICE_TYPES];
+inline Server *server_of(const Tensor &x) {
+    Server &found = servers[int(x.device().type())];
+    return found.known ? &found : nullptr;
 }
 
 } // namespace normkit

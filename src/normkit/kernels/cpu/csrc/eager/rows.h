@@ -18,6 +18,16 @@ struct Rows {
         return at::GradMode::is_enabled() && (x->requires_grad() || residual->requires_grad() ||
                                               weight->requires_grad() || bias->requires_grad());
     }
+    bool is_on_cpu() const {
+        return x->is_cpu() && (!adds() || residual->is_cpu()) && (!weight->defined() || weight->is_cpu()) &&
+               (!bias->defined() || bias->is_cpu());
+    }
+    const char *name(bool train, bool given) const {
+        static constexpr const char *names[2][3] = {
+            {"normkit::rows", "normkit::rows_train", "normkit::rows_out"},
+            {"normkit::rows_add", "normkit::rows_add_train", "normkit::rows_add_out"}};
+        return names[adds()][given ? 2 : train];
+    }
     std::vector<c10::IValue> inputs() const { return {*x, *residual, *weight, *bias}; }
 
     const char *run(bool train, bool given);
@@ -25,9 +35,7 @@ struct Rows {
 };
 
 inline const char *Rows::run(bool train, bool given) {
-    static constexpr const char *names[2][3] = {{"normkit::rows", "normkit::rows_train", "normkit::rows_out"},
-                                                {"normkit::rows_add", "normkit::rows_add_train", "normkit::rows_add_out"}};
-    RECORD_FUNCTION(names[adds()][given ? 2 : train], inputs(), at::sequence_number::peek());
+    RECORD_FUNCTION(name(train, given), inputs(), at::sequence_number::peek());
     const WithoutGil without(x->numel() > LONG_ENOUGH);
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto type = x->scalar_type(), sum = adds() && residual->scalar_type() != type ? at::kFloat : type;
@@ -146,7 +154,7 @@ inline variable_list RowsNode::apply(variable_list &&grads) {
     std::array<Tensor, 3> found;
     if (!dy.defined()) {
         found[0] = dtotal;
-    } else if (at::GradMode::is_enabled() || !is_plain(dy) || !is_plain_or_none(dtotal) || !is_plain(x) ||
+    } else if (at::GradMode::is_enabled() || server_of(x) || !is_plain(dy) || !is_plain_or_none(dtotal) || !is_plain(x) ||
                !is_plain_or_none(weight) || !nothing_watches()) {
         const pybind11::gil_scoped_acquire gil;
         TORCH_CHECK(python_rows, "normkit.kernels.cpu._eager: set_backward() was not called");
