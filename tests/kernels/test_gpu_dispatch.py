@@ -59,6 +59,31 @@ def test_every_norm_of_a_gpus_tensor_is_one_operator_of_ours(name, dtype, ready)
     assert (y.shape, y.dtype, y.device.type) == (torch.Size(shape), dtype, "cuda")
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_compiled_norm_is_one_graph_for_every_size_with_one_operator_of_ours(name, monkeypatch):
+    """The device is asked about while torch.compile traces."""
+    call, shape, operator = CALLS[name]
+    asked, graphs = [], []
+    monkeypatch.setattr(readiness, "_STATE", {})
+    monkeypatch.setattr(readiness, "_look", lambda *device: asked.append(device) or "")
+
+    def capture(graph, _):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=capture)
+    with FakeTensorMode():
+        parameters = [torch.empty(8, device="cuda") for _ in range(2)]
+        for size in (shape[0], shape[0] + 3):
+            x = torch.empty((size, *shape[1:]), device="cuda")
+            out = compiled(x, parameters)
+            assert (out[0] if isinstance(out, tuple) else out).shape == x.shape
+    assert asked == [("cuda", 0)]
+    ours = [str(n.target) for graph in graphs for n in graph.graph.nodes if "normkit" in str(n.target)]
+    assert ours == [operator]
+
+
 def test_explain_names_triton_and_says_why_not(ready):
     with FakeTensorMode():
         x = torch.empty(2, 8, device="cuda")
