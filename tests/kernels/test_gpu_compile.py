@@ -1,5 +1,7 @@
 """The Triton kernels as a compiler for GPUs sees them: no spills, no float64, one read and one write."""
 
+import re
+
 import pytest
 import torch
 
@@ -47,3 +49,11 @@ def test_a_kernel_that_spills_is_found():
     constants = dict(first.constants) | {"D": 65536, "BLOCK": 65536}
     one = gpu.Launch(**{**first.__dict__, "constants": tuple(constants.items())})
     assert gpu.measure(one, "sm_90", "fp32", 65536, None).spills > 0
+
+
+@pytest.mark.parametrize("case", gpu.CASES)
+def test_nothing_is_approximate(case):
+    """Divisions and roots are rounded as IEEE says, and denormals stay: the interpreter's bits are a GPU's."""
+    for one in gpu._unique(gpu.launches(case, 768, torch.float32)):
+        text = gpu.compile_for(one, "sm_90").asm["ptx"]
+        assert not re.findall(r"\.approx|\.ftz|\.full\.|\bred\.|\batom\.", text), one.kernel

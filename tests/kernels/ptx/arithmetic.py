@@ -18,7 +18,7 @@ import numpy as np
 __all__ = ["Operation", "UnknownInstructionError", "decode", "encode", "operation", "width"]
 
 Array = np.ndarray[Any, Any]
-UNSIGNED = {16: np.uint16, 32: np.uint32, 64: np.uint64}
+UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {16: np.int16, 32: np.int32, 64: np.int64}
 NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
@@ -146,6 +146,16 @@ def _field(a: Array, start: Array, length: Array) -> Array:
     return np.where(length == 0, 0, a.astype(wide) >> start << rest >> rest)
 
 
+def _whole(name: str) -> Callable[[Array, Array], Array]:
+    """A quotient is cut off toward zero, and a remainder has the sign of the dividend."""
+
+    def function(a: Array, b: Array) -> Array:
+        quotient = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+        return (quotient if name == "div" else a - quotient * b).astype(a.dtype)
+
+    return function
+
+
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
 COMPARE |= {"gt": np.greater, "ge": np.greater_equal}
 
@@ -198,6 +208,7 @@ RULES: list[tuple[str, Callable[..., Operation]]] = [
     (rf"(add|sub)(?:\.rn)?\.f32\.{_HALF}", lambda n, k: Operation("f32", (k, "f32"), SAME[n])),
     (rf"fma\.rn\.{_F}", lambda k: Operation(k, (k, k, k), _fma)),
     (rf"fma\.rn\.f32\.{_HALF}", lambda k: Operation("f32", (k, k, "f32"), _fma)),
+    (r"(div|rem)\.([us]32)", lambda n, k: Operation(k, (k, k), _whole(n))),
     (r"(div)\.rn\.(f32)", lambda n, k: Operation(k, (k, k), SAME[n])),
     (r"(sqrt)\.rn\.(f32)", lambda n, k: Operation(k, (k,), ALONE[n])),
     (r"(abs|neg)\.(f32)", lambda n, k: Operation(k, (k,), ALONE[n])),
@@ -220,5 +231,6 @@ RULES: list[tuple[str, Callable[..., Operation]]] = [
     (rf"cvt\.rn\.{_HALF}\.f32", lambda k: Operation(k, ("f32",), lambda a: a)),
     (r"cvt\.rn\.(bf16x2|f16x2)\.f32", lambda k: Operation(k, ("f32", "f32"), _pair)),
     (rf"cvt\.f32\.{_HALF}", lambda k: Operation("f32", (k,), lambda a: a)),
+    (r"cvt\.rn\.f32\.([us]32)", lambda k: Operation("f32", (k,), lambda a: a.astype(np.float32))),
     (rf"cvt\.{_I}\.{_I}", lambda to, k: Operation(to, (k,), lambda a: a)),
 ]

@@ -128,6 +128,8 @@ class Kernel:
             return lambda block: np.stack([v(block) for v in each], axis=1).reshape(-1).view(UNSIGNED[bits])
         if text.startswith("%"):
             undefined = self._undefined(text)
+            if undefined.size and 8 * undefined.itemsize > bits > 1:  # a register may be wider: its low bits
+                return lambda block: block.registers.get(text, undefined).astype(UNSIGNED[bits])
             return lambda block: block.registers.get(text, undefined)
         number = 0 if text in self.symbols else int(text[2:], 16) if text[:2] == "0f" else int(text, 0)
         if bits == 1:
@@ -216,7 +218,7 @@ class Kernel:
             values = np.zeros((self.threads, len(each)), to)
             values[active] = found
             for k, assign in enumerate(each):
-                assign(block, values[:, k].copy())
+                assign(block, values[:, k].astype(np.uint16 if bits == "8" else to))
 
         return step
 
@@ -282,6 +284,12 @@ class Kernel:
             raise UnknownInstructionError(f"bar.sync {operands}, of some threads")
         return lambda block: block.memories["shared"].barrier()
 
+    def _warp_barrier(self, operands: list[str], guard: Value | None) -> Step:
+        """Of one warp, whose threads are in step here."""
+        if guard is not None or operands != ["-1"]:
+            raise UnknownInstructionError(f"bar.warp.sync {operands}, of some threads")
+        return lambda block: None
+
     def _branch(self, operands: list[str], guard: Value | None) -> Step:
         def step(block: Block) -> None:
             taken = np.ones(1, bool) if guard is None else guard(block)
@@ -301,12 +309,13 @@ class Kernel:
 SPECIAL: dict[str, Callable[..., Step]] = {
     r"mov\.([bu](?:16|32|64)|pred)": Kernel._mov,
     r"ld\.param\.([bus](?:32|64))": Kernel._load_parameter,
-    r"ld\.(global|shared)(?:\.v(\d))?\.b(16|32|64)": Kernel._load,
-    r"st\.(global|shared)(?:\.v(\d))?\.b(16|32|64)": Kernel._store,
+    r"ld\.(global|shared)(?:\.v(\d))?\.b(8|16|32|64)": Kernel._load,
+    r"st\.(global|shared)(?:\.v(\d))?\.b(8|16|32|64)": Kernel._store,
     r"(ld|st)matrix\.sync\.aligned\.m8n8\.x(\d)\.shared\.b16": Kernel._matrix,
     r"shfl\.sync\.bfly\.b32": Kernel._shuffle,
     r"redux\.sync\.(max|min)\.(f32|[us]32)": Kernel._reduce,
     r"bar\.sync": Kernel._barrier,
+    r"bar\.warp\.sync": Kernel._warp_barrier,
     r"bra(?:\.uni)?": Kernel._branch,
     r"ret": Kernel._return,
 }

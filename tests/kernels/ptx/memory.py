@@ -17,10 +17,13 @@ class PTXError(RuntimeError):
 
 
 class Tensor:
-    """The bytes of a tensor, how often each was read and written, and how wide accesses were, in bits."""
+    """The bytes of a tensor, how often each was read and written, and how wide accesses were, in bits.
 
-    def __init__(self, name: str, data: Array) -> None:
-        self.name = name
+    A gap (at, bytes) is a place where nothing lies, and which takes no memory here.
+    """
+
+    def __init__(self, name: str, data: Array, gap: tuple[int, int] = (0, 0)) -> None:
+        self.name, self.gap = name, gap
         self.data = data.reshape(-1).view(np.uint8)
         self.reads = np.zeros(self.data.size, np.int64)
         self.writes = np.zeros(self.data.size, np.int64)
@@ -62,6 +65,10 @@ class GlobalMemory:
             raise PTXError(f"address {int(addresses[0]):#x} is in no tensor")
         tensor = self.tensors[index]
         first = addresses.astype(np.int64) - self.address(index)
+        start, length = tensor.gap
+        if np.any((first >= start) & (first < start + length)):
+            raise PTXError(f"an access to {tensor.name} where nothing lies")
+        first = np.where(first >= start + length, first - length, first)
         return tensor, _places(first, size, tensor.data.size, tensor.name)
 
 

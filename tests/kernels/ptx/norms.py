@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from truth import on_reference
 
-from normkit.kernels.by_reference import CENTER
+from normkit.kernels.by_reference import CENTER, ZERO_CENTERED
 
 from .launching import Emulated
 from .memory import Tensor as Traffic
@@ -40,10 +40,10 @@ def inputs(count: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def run(op: str, x: torch.Tensor, machine: Emulated, backward: bool = True) -> Norm:
-    """``op`` of x, with weight and, if it centres, bias; a sum with a residual if its name says so."""
+    """``op`` of x, with weight and, if it centres, bias. Its name may say more: a sum, or 1 + weight."""
     from normkit.kernels.triton import rows  # needs Triton, which may be missing where this file is collected
 
-    kind = CENTER if "layer" in op else 0
+    kind = CENTER if "layer" in op else ZERO_CENTERED if "zero_centered" in op else 0
     (dim, dtype), is_sum = (x.shape[-1], x.dtype), op.startswith("add_")
     weight, bias = torch.randn(2, dim).to(dtype)
     bias = bias if kind & CENTER else None
@@ -70,7 +70,9 @@ def run(op: str, x: torch.Tensor, machine: Emulated, backward: bool = True) -> N
     wide = [(x + residual if is_sum else x), weight, *([] if bias is None else [bias])]
     wide = [t.double().requires_grad_() for t in wide]
     call = {"bias": wide[2]} if kind & CENTER else {}
-    true_y = on_reference(op.removeprefix("add_"), wide[0], axes=(-1,), weight=wide[1], eps=EPS, **call)
+    name = "layer_norm" if kind & CENTER else "rms_norm"
+    gain = 1 + wide[1] if kind & ZERO_CENTERED else wide[1]
+    true_y = on_reference(name, wide[0], axes=(-1,), weight=gain, eps=EPS, **call)
     dx, *others = torch.autograd.grad(true_y, wide, dy.double())
     dx = dx + dtotal.double() if is_sum else dx
     true = {"y": true_y.detach(), "dx": dx, "total": wide[0].detach()}

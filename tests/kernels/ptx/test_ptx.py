@@ -13,18 +13,22 @@ from .launching import Emulated
 from .norms import inputs, run
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="what is interpreted is not compiled")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 COUNT = {64: 37, 100: 37, 768: 7, 4096: 3}  # rows: some blocks, the last of them not full
 # Of the largest true number: float32 sums in a tree, some units of 6e-8.
 SHARE = 1e-6
 # Of the number itself: half a unit in the last place, where that is largest.
-ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2**-8}
+ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 OTHERS = (("sm_80", 100, "fp32"), ("sm_90", 768, "bf16"), ("sm_100", 768, "fp32"), ("sm_120", 100, "bf16"))
 CASES = [
     *(("layer_norm", "sm_80", dim, dtype) for dim, dtype in zip(COUNT, ("fp32", "bf16") * 2, strict=True)),
     *(("layer_norm", "sm_90", dim, dtype) for dim, dtype in zip(COUNT, ("bf16", "fp32") * 2, strict=True)),
     *(("layer_norm", *other) for other in OTHERS[2:]),
     *((op, *other) for op in ("rms_norm", "add_layer_norm") for other in OTHERS),
+    ("layer_norm", "sm_80", 768, "fp16"),
+    ("rms_norm", "sm_90", 100, "fp16"),
+    ("rms_norm zero_centered", "sm_80", 768, "bf16"),
+    ("rms_norm zero_centered", "sm_90", 100, "fp32"),
 ]
 every_case = pytest.mark.parametrize(("op", "arch", "dim", "dtype"), CASES)
 
@@ -128,6 +132,48 @@ def test_gradients_of_long_rows_read_twice_and_once_more_for_parameters():
     assert (backward["dx_ptr"].writes == 1).all()
     assert (columns["x_ptr"].reads == 1).all()
     assert (columns["dweight_ptr"].writes == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_rounding_before_the_weight(dtype):
+    """The norm of a Llama of Hugging Face: its weight is met by what has been rounded."""
+    from normkit.kernels.by_reference import ROUND_BF16, ROUND_F16
+    from normkit.kernels.triton import rows
+
+    x, weight = inputs(5, 768, dtype), torch.randn(768).to(dtype)
+    machine = Emulated("sm_90")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "launch", machine)
+        y = rows.rows(x, weight, None, 1, 1e-5, ROUND_BF16 if dtype == torch.bfloat16 else ROUND_F16)
+    x_hat = torch.nn.functional.rms_norm(x.double(), (768,), None, 1e-5).to(dtype)
+    is_same = (x_hat * weight) == y
+    assert is_same.double().mean() > 0.999  # at a tie of x_hat, its last bit is open
+
+
+def test_strided_rows_are_read_where_they_lie():
+    """The middle one of three heads, in the layout of a fused projection."""
+    whole = inputs(2 * 5, 3 * 64, torch.float32).view(2, 5, 3, 64).transpose(1, 2)
+    found = run("layer_norm", whole[:, 1], Emulated("sm_80"))
+    assert_right(found)
+    reads = torch.from_numpy(found.kernel("rows_forward")["x_ptr"].reads).view(-1, 64 * 4)
+    assert reads[::3].eq(1).all()  # whole rows, from the first of them on
+    assert reads.sum() == 2 * 5 * 64 * 4
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_rows_more_than_two_to_the_thirty_one_numbers_apart(arch):
+    """Two rows of 64; between them lie 4 GiB that nobody has."""
+    from normkit.kernels.by_reference import CENTER
+    from normkit.kernels.triton import rows
+
+    step = 2**31 + 16
+    x = inputs(2, 64, torch.bfloat16)
+    call = rows.plan_forward((2, 64), ((step, 1), None), 2, 1, 1e-5, CENTER, (False, False, False, False))
+    y = torch.empty_like(x)
+    machine = Emulated(arch, gaps={"x_ptr": (64 * 2, 2 * (step - 64))})
+    machine(call, (x, None, None, None, y, None, None), x.device)
+    true = torch.nn.functional.layer_norm(x.double(), (64,))
+    assert ((y - true).abs() <= SHARE * true.abs().max() + ROUNDING[x.dtype] * true.abs()).all()
 
 
 CONSTANT_LARGEST = 3  # of it, the row whose sum overflows and whose variance is 0

@@ -56,13 +56,13 @@ def _chunk_moments(
         n = tl.sum(valid.to(tl.float32), 0) + tl.zeros((BLOCK_C,), tl.float32)
         least = tl.maximum(n, 1.0)
         if CENTER:
-            mean = tl.sum(x, AXIS) / least  # any number near it will do
+            mean = tl.div_rn(tl.sum(x, AXIS), least)  # any number near it will do
             d = tl.where(inside, x - over_channels(mean, COLUMNS), 0.0)
             missed = tl.div_rn(tl.sum(d, AXIS), least)
             shift = tl.where(count == 0, mean, shift)
             distance = ((mean - shift) + missed) - rest
             both = tl.maximum(count + n, 1.0)
-            share = n / both
+            share = tl.div_rn(n, both)
             own = tl.sum(d * d, AXIS) - n * missed * missed
             squares += tl.where(n > 0, own + distance * distance * count * share, 0.0)
             rest += tl.where(n > 0, distance * share, 0.0)
@@ -99,7 +99,7 @@ def group_moments(
         x_ptr, mask_ptr, a, chunk, c, scale, R1, C, I, steps, BLOCK_C, BLOCK_Q, COLUMNS, CENTER, MASK
     )
     # Rare: squares that leave the range of float32. inf and NaN come here, too, and stay what they are.
-    var = squares / tl.maximum(count, 1.0)
+    var = tl.div_rn(squares, tl.maximum(count, 1.0))
     small = var + eps <= 1e-27
     unusual = (c < C) & (count > 0) & (small | ((var < 1e30) == 0))
     if tl.max(unusual.to(tl.int32), 0) > 0:
@@ -154,7 +154,7 @@ def group_finish(
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
             at = start + p // R3 * (K2 * R3) + p % R3
-            factor = scale[:, None] / tl.load(parts_ptr + 4 * size + at, valid, 1.0)
+            factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
             total += count * (tl.load(parts_ptr + at, valid, 0.0) * factor)
         shift = tl.div_rn(tl.sum(total, 1), least)
@@ -163,7 +163,7 @@ def group_finish(
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
             at = start + p // R3 * (K2 * R3) + p % R3
-            factor = scale[:, None] / tl.load(parts_ptr + 4 * size + at, valid, 1.0)
+            factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
             hi = tl.load(parts_ptr + at, valid, 0.0) * factor
             lo = tl.load(parts_ptr + size + at, valid, 0.0) * factor
@@ -174,7 +174,7 @@ def group_finish(
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
         at = start + p // R3 * (K2 * R3) + p % R3
-        factor = scale[:, None] / tl.load(parts_ptr + 4 * size + at, valid, 1.0)
+        factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
         count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
         own = tl.load(parts_ptr + 2 * size + at, valid, 0.0) * factor * factor
         if CENTER:
