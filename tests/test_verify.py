@@ -207,3 +207,27 @@ def test_the_grid_holds_what_the_readme_promises():
         if kind.rows:
             assert {768, 4096} < {case.shape[-1] for case in own}
     assert EXACT == 1e-5
+
+
+def test_ctrl_c_keeps_what_was_checked_and_is_no_success(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from normkit.cli.verify import verify as command
+    from normkit.verify import running
+
+    own, done = running.check_case, []
+
+    def stopped(case, device):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(case)
+        return own(case, device)
+
+    monkeypatch.setattr(running, "check_case", stopped)
+    path = tmp_path / "found.json"
+    result = CliRunner().invoke(command, ["--device", "cpu", "--quick", "--json", str(path)])
+    assert result.exit_code == 130
+    assert "0 failed; stopped by Ctrl-C" in result.output
+    found = json.loads(path.read_text())
+    assert found["left"] > 0
+    assert found["passed"] == len(found["rows"]) > 0

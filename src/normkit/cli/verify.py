@@ -18,6 +18,7 @@ def verify(device: str | None, json_path: str | None, quick: bool) -> None:
 
     Accuracy and gradients over sizes, means, dtypes and layouts; numbers that are hard; the same bits twice,
     and in any batch; memory. The file of --json is what we need to see if something fails. Exits with 1 then.
+    Ctrl-C ends the checking, and keeps what was checked.
     """
     from normkit.bench import devices
     from normkit.bench.results import check_path, write
@@ -45,8 +46,10 @@ def verify(device: str | None, json_path: str | None, quick: bool) -> None:
         console.print(f"skipped: {note}")
     passed, failed = found.count("passed"), found.count("failed")
     if path is not None:
-        write(path, {"passed": passed, "failed": failed, "machine": found.machine}, found.results)
+        head = {"passed": passed, "failed": failed, "left": found.left, "machine": found.machine}
+        write(path, head, found.results)
         console.print(f"wrote {path}", soft_wrap=True)
-    console.print(f"{passed} passed, {failed} failed")
-    if failed:
-        click.get_current_context().exit(1)
+    left = f"; stopped by Ctrl-C, {found.left} cases left" if found.left else ""
+    console.print(f"{passed} passed, {failed} failed{left}")
+    if failed or found.left:
+        click.get_current_context().exit(1 if failed else 130)
