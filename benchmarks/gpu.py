@@ -195,6 +195,8 @@ def compile_for(launch: Launch, arch: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from normkit.kernels.triton.launch import OPTIONS
+
     kernel = getattr(importlib.import_module(launch.module), launch.kernel)
     at = {name: k for k, (name, _) in enumerate(launch.signature)}
     source = ASTSource(
@@ -203,7 +205,7 @@ def compile_for(launch: Launch, arch: str) -> Any:
         constexprs={(at[name],): value for name, value in launch.constants},
         attrs={(at[name],): [["tt.divisibility", 16]] for name in launch.aligned},
     )
-    options = {"num_warps": launch.warps, "num_stages": 1, "enable_fp_fusion": True}
+    options = {"num_warps": launch.warps, **OPTIONS}
     return triton.compile(source, target=GPUTarget(*ARCHITECTURES[arch]), options=options)
 
 

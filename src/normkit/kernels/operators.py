@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 from normkit.kernels import by_reference
 from normkit.kernels.by_reference import STATISTICS
 
-__all__ = ["DIRECT", "LIBRARY", "OPERATORS", "PLAIN", "operator", "raw"]
+__all__ = ["DIRECT", "LIBRARY", "OPERATORS", "PLAIN", "bumping", "operator", "raw"]
 
 # Implementations in Python, by type of device: an ordinary call goes there without the dispatcher, which
 # would take longer than to launch them.
@@ -198,16 +198,28 @@ def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _bumping(name: str) -> Callable[..., Any]:
+def bumping(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """What is written to gets a new version, so that autograd refuses a gradient that needs the old one."""
+    schema = getattr(torch.ops.normkit, name).default._schema
+    written = [k for k, a in enumerate(schema.arguments) if a.alias_info is not None]
+    if not written:
+        return function
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        for k in written:  # after the write, as torch does: who keeps the old version has copied it by then
+            increment_version(arguments[k])
+        return result
+
+    return call
+
+
+def _redispatching(name: str) -> Callable[..., Any]:
     overload = getattr(torch.ops.normkit, name).default
-    written = [k for k, a in enumerate(overload._schema.arguments) if a.alias_info is not None]
 
     def kernel(keyset: Any, *call: Any) -> Any:
-        result = overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *call)
-        for k in written:  # after the write, as torch does: who keeps the old version has copied it by then
-            increment_version(call[k])
-        return result
+        below = functools.partial(overload.redispatch, keyset & torch._C._after_ADInplaceOrView_keyset)
+        return bumping(name, below)(*call)
 
     return kernel
 
@@ -218,6 +230,6 @@ for _name, (_schema, _fake, _plain) in OPERATORS.items():
     LIBRARY.impl(_name, _plain, "CompositeExplicitAutograd")
     torch.library.register_fake(f"normkit::{_name}", _on_one_device(_fake), lib=LIBRARY)
     if "!" in _schema:
-        LIBRARY.impl(_name, _bumping(_name), "ADInplaceOrView", with_keyset=True)
+        LIBRARY.impl(_name, _redispatching(_name), "ADInplaceOrView", with_keyset=True)
     if _name in SKIP_AUTOGRAD_KEY:
         LIBRARY.impl(_name, torch.library.fallthrough_kernel, "AutogradCPU")

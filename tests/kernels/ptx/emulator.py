@@ -4,7 +4,7 @@ It is stricter than a GPU. Registers and shared memory begin as ones in every bi
 outside a tensor, one that is not aligned, a branch on which threads disagree, shared memory that one warp
 writes and another one uses without a barrier between, and any instruction that is not known raise.
 
-It is no GPU either: the next compiler, ptxas, may still fuse a mul.f32 and an add.f32 into one rounding.
+It is no GPU either: what the next compiler, ptxas, makes of the PTX is not seen. It is told to fuse nothing.
 """
 
 from __future__ import annotations

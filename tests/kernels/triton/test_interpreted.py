@@ -186,3 +186,16 @@ def test_second_derivatives_go_through_the_reference():
     (dx,) = torch.autograd.grad(T.layer_norm(wide, (8,)).square().sum(), wide, create_graph=True)
     (true,) = torch.autograd.grad(dx.square().sum(), wide)
     torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_written_to_has_a_new_version():
+    x = torch.randn(4, 6)
+    out, total, mean, var = torch.empty(4, 6), torch.empty(4, 6), torch.zeros(6), torch.ones(6)
+    F.layer_norm(x, (6,), out=out)
+    F.add_rms_norm(x, x, (6,), out=(out, total))
+    F.group_norm(x.t().contiguous().t(), 2, out=out.t().contiguous().t())
+    assert (out._version, total._version) == (2, 1)
+    F.batch_norm(x, mean, var, training=True)
+    assert (mean._version, var._version) == (1, 1)
+    F.batch_norm(x, mean, var, training=True, out=out)
+    assert (mean._version, var._version, out._version) == (2, 2, 3)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from normkit.kernels.operators import DIRECT, LIBRARY
+from normkit.kernels.operators import DIRECT, LIBRARY, bumping
 from normkit.kernels.triton.versions import INTERPRETED
 
 __all__ = ["DEVICES", "IMPLEMENTATIONS"]
@@ -42,6 +42,14 @@ class _Implementations(dict[str, Callable[..., Any]]):
         return found
 
 
+class _Direct(dict[str, Callable[..., Any]]):
+    """The same, called past torch's dispatcher, which counts the versions of what is written to."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        found = self[name] = bumping(name, IMPLEMENTATIONS[name])
+        return found
+
+
 IMPLEMENTATIONS = _Implementations()
 
 
@@ -50,8 +58,8 @@ def _call(name: str, *call: Any) -> Any:
 
 
 if INTERPRETED and os.environ.get("NORMKIT_BACKEND") == "triton":
-    DIRECT["cpu"] = IMPLEMENTATIONS  # for whoever wants to look at the kernels without a GPU
+    DIRECT["cpu"] = _Direct()  # for whoever wants to look at the kernels without a GPU
 for _device, _key in DEVICES.items():
-    DIRECT[_device] = IMPLEMENTATIONS
+    DIRECT[_device] = _Direct()
     for _name in HOMES:
         LIBRARY.impl(_name, functools.partial(_call, _name), _key)

@@ -205,10 +205,11 @@ def _plan_statistics(sizes: Sizes, eps: float, center: bool, mask: bool) -> tupl
 
 @functools.lru_cache(maxsize=1024)
 def _plan_apply(sizes: Sizes, given: tuple[bool, bool, bool, bool]) -> Launch:
-    k0, r1, k2, r3, i, _ = sizes
+    k0, r1, k2, r3, i, itemsize = sizes
     cut = _cut(sizes)
     numbers = (r1, k2 * r3, i, r3, cut.chunks, cut.steps, k0 * k2)
-    return Launch(group_forward.group_apply, (k0 * cut.chunks, cut.blocks), numbers, (*cut.tile, *given), 4)
+    grid, warps = (k0 * cut.chunks, cut.blocks), 8 if itemsize == 2 else 4  # 4 spill on sm_120
+    return Launch(group_forward.group_apply, grid, numbers, (*cut.tile, *given), warps)
 
 
 @functools.lru_cache(maxsize=1024)

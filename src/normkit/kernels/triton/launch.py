@@ -17,9 +17,11 @@ from torch import Tensor
 
 from normkit.kernels.triton.versions import INTERPRETED
 
-__all__ = ["Launch", "launch", "stream_of"]
+__all__ = ["OPTIONS", "Launch", "launch", "stream_of"]
 
-_OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}  # explicit: Triton 3.10 changes the default
+# No product is fused into a sum: of a reduction, one lane would have (a·a + round(b·b)) and its neighbour
+# (round(a·a) + b·b), and which of the two is stored would be left to the hardware.
+OPTIONS = {"num_stages": 1, "enable_fp_fusion": False}
 
 
 class Launch:
@@ -64,7 +66,7 @@ def launch(call: Launch, tensors: Sequence[Tensor | None], device: torch.device)
     kept = call.kept.get(key) if together & 15 == 0 else None
     if kept is None or not _is_current(device):
         with torch.get_device_module(device).device(device):
-            made = call.kernel[call.grid](*tensors, *call.rest, num_warps=call.warps, **_OPTIONS)
+            made = call.kernel[call.grid](*tensors, *call.rest, num_warps=call.warps, **OPTIONS)
         if together & 15 == 0:
             # as Triton itself launches, without its hooks
             own = (made.function, made.packed_metadata, None, None, None)

@@ -39,12 +39,12 @@ def _chunk_moments(
     CENTER: tl.constexpr,
     MASK: tl.constexpr,
 ):
-    """Each tile's moments about its own mean, merged one after the other."""
+    """Each tile's moments about its own mean, merged in turn. All channels count the same places."""
     AXIS: tl.constexpr = 0 if COLUMNS else 1
     shift = tl.zeros((BLOCK_C,), tl.float32)
     rest = tl.zeros((BLOCK_C,), tl.float32)
     squares = tl.zeros((BLOCK_C,), tl.float32)
-    count = tl.zeros((BLOCK_C,), tl.float32)
+    count = 0.0
     for t in range(steps):
         r, i, valid = places_of(chunk * steps + t, R1, I, BLOCK_Q, COLUMNS)
         line = a * R1 + r
@@ -53,18 +53,17 @@ def _chunk_moments(
         inside = over_channels(c < C, COLUMNS) & over_places(valid, COLUMNS)
         at = over_places(line * C * I + i, COLUMNS) + over_channels(c * I, COLUMNS)
         x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32) * over_channels(scale, COLUMNS)
-        n = tl.sum(valid.to(tl.float32), 0) + tl.zeros((BLOCK_C,), tl.float32)
-        least = tl.maximum(n, 1.0)
+        n = tl.sum(valid.to(tl.float32), 0)
         if CENTER:
-            mean = tl.div_rn(tl.sum(x, AXIS), least)  # any number near it will do
+            each = tl.div_rn(1.0, tl.maximum(n, 1.0))
+            mean = tl.sum(x, AXIS) * each  # any number near it will do
             d = tl.where(inside, x - over_channels(mean, COLUMNS), 0.0)
-            missed = tl.div_rn(tl.sum(d, AXIS), least)
+            missed = tl.sum(d, AXIS) * each
             shift = tl.where(count == 0, mean, shift)
             distance = ((mean - shift) + missed) - rest
-            both = tl.maximum(count + n, 1.0)
-            share = tl.div_rn(n, both)
+            share = tl.div_rn(n, tl.maximum(count + n, 1.0))
             own = tl.sum(d * d, AXIS) - n * missed * missed
-            squares += tl.where(n > 0, own + distance * distance * count * share, 0.0)
+            squares += tl.where(n > 0, own + distance * distance * (count * share), 0.0)
             rest += tl.where(n > 0, distance * share, 0.0)
         else:
             squares += tl.sum(x * x, AXIS)
@@ -99,9 +98,10 @@ def group_moments(
         x_ptr, mask_ptr, a, chunk, c, scale, R1, C, I, steps, BLOCK_C, BLOCK_Q, COLUMNS, CENTER, MASK
     )
     # Rare: squares that leave the range of float32. inf and NaN come here, too, and stay what they are.
-    var = tl.div_rn(squares, tl.maximum(count, 1.0))
+    var = squares * tl.div_rn(1.0, tl.maximum(count, 1.0))
+    counts = count + tl.zeros((BLOCK_C,), tl.float32)
     small = var + eps <= 1e-27
-    unusual = (c < C) & (count > 0) & (small | ((var < 1e30) == 0))
+    unusual = (c < C) & (counts > 0) & (small | ((var < 1e30) == 0))
     if tl.max(unusual.to(tl.int32), 0) > 0:
         scale = tl.where(unusual, tl.where(small, 1.2089258196146292e24, 8.271806125530277e-25), 1.0)
         shift, rest, squares, count = _chunk_moments(
@@ -111,7 +111,7 @@ def group_moments(
     tl.store(parts_ptr + at, shift, c < C)
     tl.store(parts_ptr + size + at, rest, c < C)
     tl.store(parts_ptr + 2 * size + at, squares, c < C)
-    tl.store(parts_ptr + 3 * size + at, count, c < C)
+    tl.store(parts_ptr + 3 * size + at, counts, c < C)
     tl.store(parts_ptr + 4 * size + at, scale, c < C)
 
 

@@ -56,7 +56,9 @@ def rows_backward(
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     in_row = column < D
-    if WEIGHT:
+    # Where a row takes all registers, the weight comes from the cache each time.
+    KEEP: tl.constexpr = BLOCK < 4096
+    if WEIGHT and KEEP:
         gain = gain_of(tl.load(weight_ptr + column, in_row, 0.0), ZERO_CENTERED, ROUND)
     if DWEIGHT:
         dweight = tl.zeros((BLOCK,), tl.float32)
@@ -85,6 +87,8 @@ def rows_backward(
         if DX:
             g = dy
             if WEIGHT:
+                if not KEEP:
+                    gain = gain_of(tl.load(weight_ptr + column, in_row, 0.0), ZERO_CENTERED, ROUND)
                 g = dy * gain[None, :]
             c1 = tl.zeros((ROWS,), tl.float32)
             c2 = mean_of(g * d, D)
