@@ -199,3 +199,23 @@ def test_what_is_written_to_has_a_new_version():
     assert (mean._version, var._version) == (1, 1)
     F.batch_norm(x, mean, var, training=True, out=out)
     assert (mean._version, var._version, out._version) == (2, 2, 3)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-28])
+@pytest.mark.parametrize("spread", [1.0, 1e-12, 1e-30, 1e16])
+def test_chunks_that_are_constant_by_themselves_and_differ_from_each_other(spread, eps):
+    """Of a group of channels with one place each, every chunk is constant."""
+    x = (torch.randn(3, 6, generator=torch.Generator().manual_seed(0)) * spread).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    y, true = F.group_norm(x, 2, eps=eps), T.group_norm(wide, 2, eps=eps)
+    assert_close(y, true)
+    weights = torch.linspace(-1, 1, 18).view(3, 6)
+    (dx,) = torch.autograd.grad(y, x, weights)
+    (true_dx,) = torch.autograd.grad(true, wide, weights.double())
+    assert_close(dx, true_dx)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e6 + 0.1, -3e38])
+def test_a_constant_channel_of_any_number_of_places_has_no_variance(value):
+    x = torch.full((701, 3), value)
+    assert F.batch_norm(x, None, None, training=True, eps=1e-20).eq(0).all()

@@ -21,6 +21,10 @@ from normkit.kernels.triton.device.group_tiles import over_channels, over_places
 __all__ = ["given_statistics", "group_apply", "group_finish", "group_moments", "move_running"]
 
 
+UP: tl.constexpr = tl.constexpr(2.0**80)
+DOWN: tl.constexpr = tl.constexpr(2.0**-80)
+
+
 @triton.jit
 def _chunk_moments(
     x_ptr,
@@ -55,10 +59,11 @@ def _chunk_moments(
         x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32) * over_channels(scale, COLUMNS)
         n = tl.sum(valid.to(tl.float32), 0)
         if CENTER:
-            each = tl.div_rn(1.0, tl.maximum(n, 1.0))
-            mean = tl.sum(x, AXIS) * each  # any number near it will do
+            # Divided, not multiplied by 1 / n: what is constant stays so.
+            least = tl.maximum(n, 1.0)
+            mean = tl.div_rn(tl.sum(x, AXIS), least)
             d = tl.where(inside, x - over_channels(mean, COLUMNS), 0.0)
-            missed = tl.sum(d, AXIS) * each
+            missed = tl.div_rn(tl.sum(d, AXIS), least)
             shift = tl.where(count == 0, mean, shift)
             distance = ((mean - shift) + missed) - rest
             share = tl.div_rn(n, tl.maximum(count + n, 1.0))
@@ -100,10 +105,11 @@ def group_moments(
     # Rare: squares that leave the range of float32. inf and NaN come here, too, and stay what they are.
     var = squares * tl.div_rn(1.0, tl.maximum(count, 1.0))
     counts = count + tl.zeros((BLOCK_C,), tl.float32)
-    small = var + eps <= 1e-27
+    # Of larger numbers, what varies so little is constant: it would leave the range, scaled up.
+    small = (var + eps <= 1e-27) & (tl.abs(shift) < 1e-2)
     unusual = (c < C) & (counts > 0) & (small | ((var < 1e30) == 0))
     if tl.max(unusual.to(tl.int32), 0) > 0:
-        scale = tl.where(unusual, tl.where(small, 1.2089258196146292e24, 8.271806125530277e-25), 1.0)
+        scale = tl.where(unusual, tl.where(small, UP, DOWN), 1.0)
         shift, rest, squares, count = _chunk_moments(
             x_ptr, mask_ptr, a, chunk, c, scale, R1, C, I, steps, BLOCK_C, BLOCK_Q, COLUMNS, CENTER, MASK
         )
@@ -116,36 +122,11 @@ def group_moments(
 
 
 @triton.jit
-def group_finish(
-    parts_ptr,
-    stats_ptr,
-    groups,
-    K2,
-    R3,
-    chunks,
-    eps,
-    size,
-    BLOCK: tl.constexpr,
-    CENTER: tl.constexpr,
+def _merge_chunks(
+    parts_ptr, start, scale, least, K2, R3, chunks, size, BLOCK: tl.constexpr, CENTER: tl.constexpr
 ):
-    """One group: (mean, var, count), then (shift, rest, rstd) in the units of x · scale, and scale."""
-    group = tl.program_id(0).to(tl.int64)
-    start = group // K2 * chunks * K2 * R3 + group % K2 * R3
+    """(shift, rest, var) of a group in the units of x · scale."""
     # Sums are kept by lane and added up behind a loop: a pass of Triton's compiler fails on the other order.
-    scales = tl.full((1, BLOCK), 3e38, tl.float32)
-    counts = tl.zeros((1, BLOCK), tl.float32)
-    for first in range(0, chunks * R3, BLOCK):
-        p = first + tl.arange(0, BLOCK)[None, :]
-        valid = p < chunks * R3
-        at = start + p // R3 * (K2 * R3) + p % R3
-        count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
-        own = tl.load(parts_ptr + 4 * size + at, valid, 1.0)
-        counts += count
-        scales = tl.minimum(scales, tl.where(count > 0, own, 3e38))
-    n = tl.sum(counts, 1)
-    scale = tl.min(scales, 1)
-    scale = tl.where(scale > 1e38, 1.0, scale)
-    least = tl.maximum(n, 1.0)
     shift = tl.zeros((1,), tl.float32)
     rest = tl.zeros((1,), tl.float32)
     if CENTER:
@@ -183,7 +164,48 @@ def group_finish(
             distance = (hi - shift[:, None]) + lo - rest[:, None]
             own += count * distance * distance
         squares += tl.where(count > 0, own, 0.0)
-    var = tl.maximum(tl.div_rn(tl.sum(squares, 1), least), 0.0, tl.PropagateNan.ALL)
+    return shift, rest, tl.maximum(tl.div_rn(tl.sum(squares, 1), least), 0.0, tl.PropagateNan.ALL)
+
+
+@triton.jit
+def group_finish(
+    parts_ptr,
+    stats_ptr,
+    groups,
+    K2,
+    R3,
+    chunks,
+    eps,
+    size,
+    BLOCK: tl.constexpr,
+    CENTER: tl.constexpr,
+):
+    """One group: (mean, var, count), then (shift, rest, rstd) in the units of x · scale, and scale."""
+    group = tl.program_id(0).to(tl.int64)
+    start = group // K2 * chunks * K2 * R3 + group % K2 * R3
+    scales = tl.full((1, BLOCK), 3e38, tl.float32)
+    counts = tl.zeros((1, BLOCK), tl.float32)
+    for first in range(0, chunks * R3, BLOCK):
+        p = first + tl.arange(0, BLOCK)[None, :]
+        valid = p < chunks * R3
+        at = start + p // R3 * (K2 * R3) + p % R3
+        count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
+        own = tl.load(parts_ptr + 4 * size + at, valid, 1.0)
+        counts += count
+        scales = tl.minimum(scales, tl.where(count > 0, own, 3e38))
+    n = tl.sum(counts, 1)
+    scale = tl.min(scales, 1)
+    scale = tl.where(scale > 1e38, 1.0, scale)
+    least = tl.maximum(n, 1.0)
+    shift, rest, var = _merge_chunks(parts_ptr, start, scale, least, K2, R3, chunks, size, BLOCK, CENTER)
+    # Chunks that vary little, each by itself, and are far from each other.
+    for _ in range(2):
+        far = (var < 1e30) == 0
+        if tl.max((far & (scale > DOWN)).to(tl.int32), 0) > 0:
+            scale = tl.where(scale > 1, 1.0, DOWN)
+            shift, rest, var = _merge_chunks(
+                parts_ptr, start, scale, least, K2, R3, chunks, size, BLOCK, CENTER
+            )
     # What is constant is not scaled: nothing would be left of eps.
     back = tl.where(var == 0, scale, 1.0)
     shift = tl.div_rn(shift, back)
