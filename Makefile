@@ -42,7 +42,7 @@ gpu: $(READY) ## compile every Triton kernel for five GPUs, and write build/gpu/
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)
 	@$(BIN)/python -m benchmarks.host
 
-fuzz: $(READY) ## random calls of every norm against a definition of their own; ARGS="--cases 20000 --seed 1"
+fuzz: $(READY) ## random calls of every norm against a definition of their own; ARGS="--cases 20000 --seed 1"; TRITON_INTERPRET=1
 	@PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)
 
 # The pages are tested in a real browser. Who is not root, or has no Debian, sees those tests skipped.

@@ -1,7 +1,8 @@
 """``python -m fuzzing --cases 20000``: look for calls that break a promise, and print how to see them again.
 
 Every failing case is one line, to be run again as ``python -m fuzzing --case SEED:INDEX``. What has been
-done is kept in build/, and ``--resume`` goes on there.
+done is kept in build/, and ``--resume`` goes on there. With TRITON_INTERPRET=1 in the environment the Triton
+kernels are asked, interpreted, which takes seconds a case.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import sys
 
 import click
+import torch
 from rich.console import Console
 
 from fuzzing.cases import draw
 from fuzzing.judging import judge
-from fuzzing.runner import fuzz
+from fuzzing.runner import fuzz, prepare
 
 
 @click.command(help=__doc__)
@@ -26,6 +28,7 @@ def main(cases: int, seed: int, jobs: int, resume: bool, one: str | None) -> Non
     console = Console()
     if one is None:
         sys.exit(1 if fuzz(seed, cases, jobs, resume=resume, console=console) else 0)
+    prepare(torch.get_num_threads())
     case = draw(*map(int, one.split(":")))
     verdict = judge(case)
     console.print(str(case), markup=False, highlight=False, soft_wrap=True)

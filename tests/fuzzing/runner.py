@@ -18,8 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fuzzing.cases import draw
 from fuzzing.judging import judge
 from fuzzing.verdict import Failure
+from normkit.kernels.triton.versions import INTERPRETED
 
-CHUNK = 250
+CHUNK = 10 if INTERPRETED else 250
 BUILD = Path(__file__).parents[2] / "build"
 PRINTED = 3  # of a norm and a promise; further failures are counted, and are in the state file
 
@@ -38,15 +39,19 @@ def run(seed: int, start: int, stop: int) -> dict[str, Any]:
     return {"failures": failures, "worst": worst}
 
 
-def _start(threads: int) -> None:
+def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
+    if INTERPRETED:
+        from interpreting import triton_first  # imports Triton
+
+        triton_first()
 
 
 class State:
     """What has been done: chunks by their first case, and what they gave."""
 
     def __init__(self, seed: int, *, resume: bool) -> None:
-        self.path = BUILD / f"fuzz-{seed}.json"
+        self.path = BUILD / f"fuzz-{'triton-' if INTERPRETED else ''}{seed}.json"
         self.chunks: dict[str, dict[str, Any]] = {}
         if resume and self.path.exists():
             self.chunks = json.loads(self.path.read_text())
@@ -85,7 +90,7 @@ def _in_processes(seed: int, todo: list[tuple[int, int]], jobs: int):
     while waiting:
         context = multiprocessing.get_context("spawn")
         running: dict[Future, tuple[int, int]] = {}
-        with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(threads,)) as pool:
+        with ProcessPoolExecutor(jobs, context, initializer=prepare, initargs=(threads,)) as pool:
             pool.submit(int).result()  # processes that cannot even start are no finding
             try:
                 while waiting or running:
