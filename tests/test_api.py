@@ -123,6 +123,7 @@ LAYERS = [
         "placement",
         "swapping",
         "probe",
+        "inspect",
         "norms",
         "functional",
         "torch_semantics",

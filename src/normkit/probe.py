@@ -1,20 +1,20 @@
 """Find out what an unknown norm computes by calling it, never by its name.
 
-transformers alone defines RMSNorm some two hundred times, in a handful of conventions. A copy of the module
-is fed with numbers that tell them apart; the verdict counts only if our layer then gives the same outputs.
+transformers alone defines RMSNorm some two hundred times, in a handful of conventions. ``inspect.probe``
+tells them apart; the verdict counts only if our layer then gives the same outputs.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normkit.functional import MULTIPLY
+from normkit.inspect.spec import NotANormError, probe
 from normkit.norms.rms_norm import RMSNorm
 
 __all__ = ["MismatchError", "as_rms_norm"]
@@ -42,15 +42,18 @@ def as_rms_norm(module: nn.Module) -> RMSNorm:
     theirs = _bare_copy(module)
     weight = next(iter(theirs.parameters()))
     dim = weight.shape[0]
+    try:
+        spec = probe(module, (3, dim))
+    except NotANormError as reason:
+        raise MismatchError(str(reason)) from reason
+    if spec.centered or spec.axes != (-1,) or spec.groups or spec.factor != 1 or spec.gain is None:
+        raise MismatchError("its outputs are not those of an RMSNorm")
+    if spec.eps not in [v for v in vars(module).values() if type(v) is float] or not spec.eps_in_root:
+        raise MismatchError(f"it adds an eps of about {spec.eps:.3g}, which none of its attributes states")
+    zero_centered, eps = spec.gain == "1 + w", spec.eps
     gain = 1 + torch.rand(dim, **_plain(0))  # far from 0 and from 1
-    rows = torch.randn(3, dim, **_plain(1))
-    zero_centered = _is_zero_centered(theirs, weight, rows)
     with torch.no_grad():
         weight.copy_(gain - 1 if zero_centered else gain)
-    root = rows.square().mean(-1, keepdim=True).sqrt()
-    if not torch.allclose(_call(theirs, rows), rows / root * gain, rtol=0.01):
-        raise MismatchError("its outputs are not those of an RMSNorm")
-    eps = _eps(module, theirs, rows, gain)
     for multiply in MULTIPLY:
         settings = {"zero_centered_weight": zero_centered, "multiply": multiply}
         ours = RMSNorm(dim, eps, True, "cpu", torch.float32, **settings)  # type: ignore[arg-type]  # str, bool
@@ -75,26 +78,6 @@ def _bare_copy(module: nn.Module) -> nn.Module:
     ones = torch.ones(parameters["weight"].shape, dtype=torch.float32, device="cpu")
     bare.__dict__["_parameters"] = {"weight": nn.Parameter(ones)}
     return bare
-
-
-def _is_zero_centered(theirs: nn.Module, weight: Tensor, rows: Tensor) -> bool:
-    """With a weight of zeros, a plain norm gives zeros."""
-    with torch.no_grad():
-        weight.zero_()
-    return bool(_call(theirs, rows).abs().max() > 0)
-
-
-def _eps(module: nn.Module, theirs: nn.Module, rows: Tensor, gain: Tensor) -> float:
-    """Tiny inputs leave eps alone under the root; the attribute that says the same has all its digits."""
-    tiny = rows * 1e-8
-    y = _call(theirs, tiny).double()
-    ratio = (tiny.double() * gain.double() / y).abs()
-    measured = float(ratio.median() ** 2 - tiny.double().square().mean())
-    stated = [v for v in vars(module).values() if isinstance(v, float) and v > 0]
-    for value in stated:
-        if math.isclose(value, measured, rel_tol=1e-3):
-            return value
-    raise MismatchError(f"it adds an eps of about {measured:.3g}, which none of its attributes states")
 
 
 def _differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor) -> str | None:

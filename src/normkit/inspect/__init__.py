@@ -1,0 +1,8 @@
+"""What is in a model: its norms as data.
+
+spec    what a norm computes, found by calling a copy of it
+"""
+
+from normkit.inspect.spec import NormSpec, NotANormError, probe
+
+__all__ = ["NormSpec", "NotANormError", "probe"]
