@@ -183,6 +183,16 @@ def test_shapes_that_never_come_again_do_not_fill_the_memory(device):
     assert len(device.known) < 4097
 
 
+def test_what_cannot_be_said_now_is_asked_again(device, monkeypatch):
+    answers = [NotImplemented, device.program]
+    eager.MODULE.serve("cpu", lambda *call: answers.pop(0), None, device.launch, lambda index: 0)
+    x = aligned(4, 16)
+    F.layer_norm(x, (16,))
+    assert not device.launched
+    F.layer_norm(x, (16,))
+    assert len(device.launched) == 1
+
+
 def test_tensors_of_two_devices_are_declined():
     meta = torch.empty(16, device="meta")
     assert eager.MODULE.layer_norm(torch.randn(4, 16), (16,), meta, None, 1e-5, None) is None

@@ -208,7 +208,8 @@ def bumping(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         result = function(*arguments)
         for k in written:  # after the write, as torch does: who keeps the old version has copied it by then
-            increment_version(arguments[k])
+            if not arguments[k].is_inference():  # it has none
+                increment_version(arguments[k])
         return result
 
     return call

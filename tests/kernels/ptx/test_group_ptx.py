@@ -102,3 +102,15 @@ def test_given_statistics_are_used():
     got, true, traffic = run(SIZES["BatchNorm"], torch.float32, "sm_90", given=True)
     assert_right(got, true)
     assert "group_moments" not in [kernel for kernel, _ in traffic]
+
+
+@pytest.mark.parametrize("kernel", ["group_moments", "group_apply", "group_sums", "group_backward"])
+def test_where_a_channel_begins_is_a_number_of_64_bits(kernel):
+    """Of one sample, channels may lie 2^31 numbers apart."""
+    from benchmarks import gpu
+
+    launches = gpu._unique(gpu.launches("spans", 64, torch.float32))
+    one = next(launch for launch in launches if launch.kernel == kernel)
+    text = gpu.compile_for(one, "sm_90").asm["ttir"]
+    wide = [line for line in text.splitlines() if "arith.muli" in line and "xi32>" in line]
+    assert not [line for line in wide if "%c" in line.split("arith.muli")[1]], wide

@@ -219,3 +219,29 @@ def test_chunks_that_are_constant_by_themselves_and_differ_from_each_other(sprea
 def test_a_constant_channel_of_any_number_of_places_has_no_variance(value):
     x = torch.full((701, 3), value)
     assert F.batch_norm(x, None, None, training=True, eps=1e-20).eq(0).all()
+
+
+def test_the_check_of_a_device_does_not_depend_on_who_asks():
+    from normkit.kernels.triton import selfcheck
+
+    with torch.inference_mode(), torch.device("meta"):
+        assert selfcheck.run(torch.device("cpu")) == ""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert selfcheck.run(torch.device("cpu")) == ""
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_a_variance_near_the_largest_float_moves_to_what_it_is():
+    x, mean, var = torch.randn(8, 2, 1024) * 3e17, torch.zeros(2), torch.ones(2)
+    F.batch_norm(x, mean, var, training=True, momentum=1.0)
+    assert_close(var, x.double().var((0, 2)))
+
+
+def test_running_statistics_that_are_inference_tensors_move():
+    with torch.inference_mode():
+        mean, var = torch.zeros(6), torch.ones(6)
+    F.batch_norm(torch.randn(4, 6) + 3, mean, var, training=True)
+    assert mean.min() > 0

@@ -19,6 +19,7 @@ __all__ = ["groups", "groups_backward", "groups_out", "plan_forward", "update_ru
 TILE = {2: 2048, 4: 1024}  # numbers at a time, by their bytes
 PLACES = 512  # of a channel in a chunk, where it has as many
 PARTS = 256  # chunks at a time that are put together
+MOST_BLOCKS = 65535  # along the second axis of a grid
 CHANNELS = 256  # at a time, where there is one number for each
 Sizes = tuple[int, int, int, int, int, int]  # the five, and the bytes of a number
 Step = tuple[Launch, tuple[str, ...]]  # and the names of the tensors that it takes
@@ -178,6 +179,8 @@ def _cut(sizes: Sizes) -> _Cut:
     else:
         block_q = min(1024, next_power_of_2(i))
         block_c = min(TILE[itemsize] // block_q, next_power_of_2(channels))
+        while -(-channels // block_c) > MOST_BLOCKS:
+            block_c, block_q = 2 * block_c, max(1, block_q // 2)
         total = r1 * -(-i // block_q)
     steps = min(max(1, PLACES // block_q), total)
     return _Cut((block_c, block_q, columns), -(-total // steps), steps, -(-channels // block_c))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from normkit.kernels.admission import admit
 from normkit.kernels.by_reference import CENTER, ROUND_BF16, ROUND_F16, ZERO_CENTERED
@@ -52,7 +53,12 @@ def look_rows(
     kind: int,
     train: bool,
 ) -> Program | None:
-    """What a call with these tensors, all contiguous, launches; None if it is not for the Triton kernels."""
+    """What a call with these tensors, all contiguous, launches; None if it is not for the Triton kernels.
+
+    NotImplemented is no answer for good: forward-mode derivatives are on.
+    """
+    if forward_ad._current_level >= 0:
+        return NotImplemented
     call: dict[str, Any] = {"axes": tuple(range(x.ndim - dims, x.ndim)), "weight": weight, "eps": eps}
     if kind & CENTER:
         op, call["bias"] = "layer_norm", bias
@@ -84,6 +90,8 @@ def look_groups(
     eps: float,
 ) -> Program | None:
     """The same for channels at axis 1; ``num_groups`` is None for BatchNorm and True for InstanceNorm."""
+    if forward_ad._current_level >= 0:
+        return NotImplemented
     call: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "axis": 1, "mask": None}
     running = {"running_mean": mean, "running_var": var, "momentum": momentum}
     if num_groups is None:

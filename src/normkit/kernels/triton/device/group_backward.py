@@ -37,6 +37,8 @@ def group_sums(
     ON_ROWS: tl.constexpr,
 ):
     """Of a chunk of every channel: the sums of dy · x_hat and of dy; ON_ROWS: of g in the place of dy."""
+    size = tl.cast(size, tl.int64)
+    groups = tl.cast(groups, tl.int64)
     AXIS: tl.constexpr = 0 if COLUMNS else 1
     a = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
@@ -50,7 +52,7 @@ def group_sums(
         if MASK:
             valid = valid & (tl.load(mask_ptr + line * I + i, valid, 0) != 0)
         inside = over_channels(c < C, COLUMNS) & over_places(valid, COLUMNS)
-        at = over_places(line * C * I + i, COLUMNS) + over_channels(c * I, COLUMNS)
+        at = over_places(line * C * I + i, COLUMNS) + over_channels(c.to(tl.int64) * I, COLUMNS)
         x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, inside, 0.0).to(tl.float32)
         if ON_ROWS:
@@ -78,6 +80,8 @@ def group_constants(
     WEIGHT: tl.constexpr,
 ):
     """One group: the means of g · x_hat and of g."""
+    size = tl.cast(size, tl.int64)
+    groups = tl.cast(groups, tl.int64)
     group = tl.program_id(0).to(tl.int64)
     start = group // K2 * chunks * K2 * R3 + group % K2 * R3
     with_x_hat = tl.zeros((1, BLOCK), tl.float32)
@@ -85,7 +89,7 @@ def group_constants(
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
-        at = start + p // R3 * (K2 * R3) + p % R3
+        at = start + p // R3 * (tl.cast(K2, tl.int64) * R3) + p % R3
         one = tl.load(parts_ptr + at, valid, 0.0)
         two = tl.load(parts_ptr + size + at, valid, 0.0)
         if WEIGHT:
@@ -126,6 +130,7 @@ def group_backward(
     GIVEN: tl.constexpr,
 ):
     """dx of a chunk of some channels; 0 where the mask is."""
+    groups = tl.cast(groups, tl.int64)
     a = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -136,7 +141,7 @@ def group_backward(
         r, i, valid = places_of(chunk * steps + t, R1, I, BLOCK_Q, COLUMNS)
         line = a * R1 + r
         inside = over_channels(c < C, COLUMNS) & over_places(valid, COLUMNS)
-        at = over_places(line * C * I + i, COLUMNS) + over_channels(c * I, COLUMNS)
+        at = over_places(line * C * I + i, COLUMNS) + over_channels(c.to(tl.int64) * I, COLUMNS)
         dx = tl.load(dy_ptr + at, inside, 0.0).to(tl.float32)
         if WEIGHT:
             if ON_ROWS:
@@ -175,6 +180,8 @@ def group_row_parameters(
     MASK: tl.constexpr,
 ):
     """Parameters along r1, where i is 1: the share of one k0 in dweight and dbias."""
+    size = tl.cast(size, tl.int64)
+    groups = tl.cast(groups, tl.int64)
     a = tl.program_id(0).to(tl.int64)
     r = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     line = a * R1 + r

@@ -55,7 +55,7 @@ def _chunk_moments(
         if MASK:
             valid = valid & (tl.load(mask_ptr + line * I + i, valid, 0) != 0)
         inside = over_channels(c < C, COLUMNS) & over_places(valid, COLUMNS)
-        at = over_places(line * C * I + i, COLUMNS) + over_channels(c * I, COLUMNS)
+        at = over_places(line * C * I + i, COLUMNS) + over_channels(c.to(tl.int64) * I, COLUMNS)
         x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32) * over_channels(scale, COLUMNS)
         n = tl.sum(valid.to(tl.float32), 0)
         if CENTER:
@@ -95,6 +95,7 @@ def group_moments(
     MASK: tl.constexpr,
 ):
     """(shift, rest, squares, count, scale) of a chunk of every channel, in the units of x · scale."""
+    size = tl.cast(size, tl.int64)
     a = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -134,7 +135,7 @@ def _merge_chunks(
         for first in range(0, chunks * R3, BLOCK):
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
-            at = start + p // R3 * (K2 * R3) + p % R3
+            at = start + p // R3 * (tl.cast(K2, tl.int64) * R3) + p % R3
             factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
             total += count * (tl.load(parts_ptr + at, valid, 0.0) * factor)
@@ -143,7 +144,7 @@ def _merge_chunks(
         for first in range(0, chunks * R3, BLOCK):
             p = first + tl.arange(0, BLOCK)[None, :]
             valid = p < chunks * R3
-            at = start + p // R3 * (K2 * R3) + p % R3
+            at = start + p // R3 * (tl.cast(K2, tl.int64) * R3) + p % R3
             factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
             count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
             hi = tl.load(parts_ptr + at, valid, 0.0) * factor
@@ -154,7 +155,7 @@ def _merge_chunks(
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
-        at = start + p // R3 * (K2 * R3) + p % R3
+        at = start + p // R3 * (tl.cast(K2, tl.int64) * R3) + p % R3
         factor = tl.div_rn(scale[:, None], tl.load(parts_ptr + 4 * size + at, valid, 1.0))
         count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
         own = tl.load(parts_ptr + 2 * size + at, valid, 0.0) * factor * factor
@@ -181,6 +182,8 @@ def group_finish(
     CENTER: tl.constexpr,
 ):
     """One group: (mean, var, count), then (shift, rest, rstd) in the units of x · scale, and scale."""
+    size = tl.cast(size, tl.int64)
+    groups = tl.cast(groups, tl.int64)
     group = tl.program_id(0).to(tl.int64)
     start = group // K2 * chunks * K2 * R3 + group % K2 * R3
     scales = tl.full((1, BLOCK), 3e38, tl.float32)
@@ -188,7 +191,7 @@ def group_finish(
     for first in range(0, chunks * R3, BLOCK):
         p = first + tl.arange(0, BLOCK)[None, :]
         valid = p < chunks * R3
-        at = start + p // R3 * (K2 * R3) + p % R3
+        at = start + p // R3 * (tl.cast(K2, tl.int64) * R3) + p % R3
         count = tl.load(parts_ptr + 3 * size + at, valid, 0.0)
         own = tl.load(parts_ptr + 4 * size + at, valid, 1.0)
         counts += count
@@ -246,6 +249,7 @@ def group_apply(
     ON_ROWS: tl.constexpr,
 ):
     """y = x_hat · weight + bias of a chunk of some channels; 0 where the mask is."""
+    groups = tl.cast(groups, tl.int64)
     a = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -254,7 +258,7 @@ def group_apply(
         r, i, valid = places_of(chunk * steps + t, R1, I, BLOCK_Q, COLUMNS)
         line = a * R1 + r
         inside = over_channels(c < C, COLUMNS) & over_places(valid, COLUMNS)
-        at = over_places(line * C * I + i, COLUMNS) + over_channels(c * I, COLUMNS)
+        at = over_places(line * C * I + i, COLUMNS) + over_channels(c.to(tl.int64) * I, COLUMNS)
         x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
         y = x_hat_of(x, stats_ptr, group, groups, c < C, COLUMNS)
         if WEIGHT:
@@ -299,7 +303,7 @@ def move_running(mean_ptr, var_ptr, stats_ptr, channels, momentum, BLOCK: tl.con
     mean = tl.load(stats_ptr + c, is_channel, 0.0)
     var = tl.load(stats_ptr + channels + c, is_channel, 0.0)
     n = tl.load(stats_ptr + 2 * channels + c, is_channel, 0.0)
-    unbiased = tl.div_rn(var * n, tl.maximum(n - 1, 1.0))
+    unbiased = var * tl.div_rn(n, tl.maximum(n - 1, 1.0))
     old_mean = tl.load(mean_ptr + c, is_channel, 0.0)
     old_var = tl.load(var_ptr + c, is_channel, 0.0)
     new_mean = (1 - momentum) * old_mean.to(tl.float32) + momentum * mean

@@ -40,7 +40,7 @@ inline PyObject *find(Server &server, PyObject *kind) { // a new reference, or n
 }
 constexpr Py_ssize_t MOST_KINDS = 4096; // a program with more of them has shapes that do not come again
 inline PyObject *remember(Server &server, PyObject *kind, PyObject *looked) {
-    not_null(looked);
+    if (not_null(looked) == Py_NotImplemented) return looked; // not now: it is asked again
     if (PyDict_Size(server.known) >= MOST_KINDS) PyDict_Clear(server.known);
     if (PyDict_SetItem(server.known, kind, looked) < 0) raise_from_python();
     return looked;
@@ -68,7 +68,8 @@ inline void launch_again(PyObject *handle, PyObject *stream, const Slots &tensor
 inline void launch_steps(Server &server, PyObject *steps, const Slots &slots, at::Device device) {
     THPObjectPtr stream;
     for (Py_ssize_t s = 0; s < PyTuple_GET_SIZE(steps); ++s) {
-        PyObject *step = PyTuple_GET_ITEM(steps, s), *handle = PyList_GET_ITEM(step, 2);
+        PyObject *step = PyTuple_GET_ITEM(steps, s);
+        THPObjectPtr handle(Py_NewRef(PyList_GET_ITEM(step, 2))); // another thread may put another there
         Slots tensors;
         uintptr_t together = 0;
         const char *which = PyBytes_AS_STRING(PyList_GET_ITEM(step, 1));
@@ -76,9 +77,9 @@ inline void launch_steps(Server &server, PyObject *steps, const Slots &slots, at
             tensors.push_back(slots.at(which[k]));
             if (tensors.back()->defined()) together |= reinterpret_cast<uintptr_t>(tensors.back()->data_ptr());
         }
-        if (handle != Py_None && together % 16 == 0) {
+        if (handle.get() != Py_None && together % 16 == 0) {
             if (!stream) stream = not_null(PyObject_CallFunction(server.stream, "i", int(device.index())));
-            launch_again(handle, stream, tensors);
+            launch_again(handle.get(), stream, tensors);
             continue;
         }
         THPObjectPtr list(not_null(PyTuple_New(tensors.size())));
@@ -108,13 +109,16 @@ inline bool run_on(Server &server, Rows &call, bool train) {
                                                wrap(call.bias), (long long)call.dims, call.eps, (long long)call.kind,
                                                truth(train)));
     }
-    if (found.get() == Py_None) return false;
+    if (!PyTuple_Check(found.get())) return false;
     RECORD_FUNCTION(call.name(train, false), call.inputs(), at::sequence_number::peek());
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::DeviceGuard on_its_device(x.device());
-    call.y = at::empty(x.sizes(), x.options());
-    if (call.adds()) call.total = at::empty(x.sizes(), x.options());
-    if (train) call.stats = at::empty({2, x.numel() / dim}, x.options().dtype(at::kFloat));
+    {
+        const WithoutGil waits(true); // for the device, where memory is short
+        call.y = at::empty(x.sizes(), x.options());
+        if (call.adds()) call.total = at::empty(x.sizes(), x.options());
+        if (train) call.stats = at::empty({2, x.numel() / dim}, x.options().dtype(at::kFloat));
+    }
     launch_steps(server, PyTuple_GET_ITEM(found.get(), 0),
                  {call.x, call.residual, call.weight, call.bias, &call.y, &call.total, &call.stats}, x.device());
     return true;
@@ -139,14 +143,19 @@ inline bool run_on(Server &server, Groups &call, PyObject *num_groups, const Ten
                                                wrap(call.weight), wrap(call.bias), wrap(&mean), wrap(&var), truth(given),
                                                momentum, call.eps));
     }
-    if (found.get() == Py_None) return false;
+    if (!PyTuple_Check(found.get())) return false;
     RECORD_FUNCTION("normkit::groups", Values({x}), at::sequence_number::peek());
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::DeviceGuard on_its_device(x.device());
     const auto wide = x.options().dtype(at::kFloat);
-    call.y = at::empty_strided(x.sizes(), x.strides(), x.options());
-    call.stats = at::empty({STATISTICS, s[0] * s[2]}, wide);
-    const Tensor scratch = at::empty({PyLong_AsLongLong(PyTuple_GET_ITEM(found.get(), 1))}, wide);
+    const int64_t work = PyLong_AsLongLong(PyTuple_GET_ITEM(found.get(), 1));
+    Tensor scratch;
+    {
+        const WithoutGil waits(true); // for the device, where memory is short
+        call.y = at::empty_strided(x.sizes(), x.strides(), x.options());
+        call.stats = at::empty({STATISTICS, s[0] * s[2]}, wide);
+        scratch = at::empty({work}, wide);
+    }
     launch_steps(server, PyTuple_GET_ITEM(found.get(), 0),
                  {call.x, &mean, &var, call.weight, call.bias, &call.y, &call.stats, &scratch, &NONE}, x.device());
     return true;

@@ -162,7 +162,7 @@ PyObject *channels(PyObject *, PyObject *const *args, Py_ssize_t count) {
         op.callBoxed(stack);
     }
     for (const Tensor *t : {mean, var})
-        if (moves) t->unsafeGetTensorImpl()->bump_version();
+        if (moves && !t->is_inference()) t->unsafeGetTensorImpl()->bump_version();
     if (into) {
         call.y.unsafeGetTensorImpl()->bump_version();
         return Py_NewRef(args[9]);
@@ -306,11 +306,17 @@ PyMethodDef methods[] = {
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_eager", "Norms of ordinary tensors.", -1, methods,
                           nullptr, nullptr, nullptr, nullptr};
 
-// Another torch may lay out its objects in another way. Released builds of one version, for the CPU and for each
-// kind of GPU (2.13.0+cpu, 2.13.0+cu130), do not.
+// Another torch may lay out its objects in another way. The released builds of one version, for the CPU and for each
+// kind of GPU (2.13.0+cpu, 2.13.0+cu130, 2.13.0+rocm7.0, 2.13.0+xpu), do not.
 std::string_view layout_of(std::string_view version) {
-    const auto released = version.substr(0, version.find('+'));
-    return released.find_first_not_of("0123456789.") == std::string_view::npos ? released : version;
+    const auto plus = version.find('+');
+    const auto released = version.substr(0, plus), build = plus == version.npos ? "cpu" : version.substr(plus + 1);
+    const bool is_released = released.find_first_not_of("0123456789.") == version.npos;
+    for (const std::string_view known : {"cpu", "xpu", "cu", "rocm"})
+        if (is_released && build.substr(0, known.size()) == known &&
+            build.find_first_not_of("0123456789.", known.size()) == version.npos)
+            return released;
+    return version;
 }
 bool is_this_torch() {
     THPObjectPtr torch(PyImport_ImportModule("torch"));
