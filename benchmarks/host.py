@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import triton
 
 import normkit.functional as N
-from benchmarks.gpu import PAGE, write_table
+from benchmarks.gpu_results import write_table
 from normkit.kernels import BACKENDS
 from normkit.kernels.operators import DIRECT
 from normkit.kernels.triton import launch, quick, readiness
@@ -151,7 +151,7 @@ def main() -> None:
         ["---"] * 4,
         *([name, *cells] for name, cells in found.items()),
     ]
-    write_table(PAGE, "host", "\n".join(f"| {' | '.join(row)} |" for row in rows))
+    write_table("host", "\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ NAMES = [
     *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "Encoder", "GroupNorm"),
     *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
     *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
-    *("SyncBatchNorm", "__version__", "backend", "describe", "exact", "functional", "kernels", "lab", "swap"),
+    *("SyncBatchNorm", "__version__", "backend", "describe", "exact", "functional", "inspect"),
+    *("kernels", "lab", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -122,7 +123,6 @@ LAYERS = [
         "transformer",
         "placement",
         "swapping",
-        "probe",
         "inspect",
         "norms",
         "functional",

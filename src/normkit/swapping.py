@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from normkit import norms
 from normkit.errors import user_error
-from normkit.probe import MismatchError, as_rms_norm
+from normkit.inspect.equal import MismatchError, as_rms_norm
 
 __all__ = ["SwapReport", "Swapped", "swap"]
 

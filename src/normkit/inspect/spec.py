@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NormSpec", "NotANormError", "probe"]
+__all__ = ["NormSpec", "NotANormError", "bare_copy", "call", "probe"]
 
 CLOSE = 1e-4  # of the largest output: many norms compute in float32, whatever they are given
 SCALES = [10.0**-k for k in range(13)]  # of inputs, until eps is seen
@@ -69,8 +69,8 @@ def probe(module: nn.Module, shape: Sequence[int]) -> NormSpec:
         Traceback (most recent call last):
         normkit.inspect.spec.NotANormError: it computes something else than a norm
     """
-    bare = _bare_copy(module)
-    function = functools.partial(_call, bare)
+    bare = bare_copy(module)
+    function = functools.partial(call, bare)
     x = _random(shape, seed=0)
     _refuse_what_follows_the_scale(function, x)
     axes, groups = _read_axes(function, x)
@@ -112,7 +112,7 @@ class _Pure:
         return (x - x.mean(over, keepdim=True) if self.centered else x), over
 
 
-def _bare_copy(module: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+def bare_copy(module: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
     """Without hooks, in training, on the CPU, with parameters that are far from 0 and from 1."""
     memo: dict[int, Any] = {}
     for seed, tensor in enumerate((*module.parameters(), *module.buffers())):
@@ -130,7 +130,7 @@ def _bare_copy(module: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Modu
     return bare.train()
 
 
-def _call(module: nn.Module, x: Tensor) -> Tensor:
+def call(module: nn.Module, x: Tensor) -> Tensor:
     try:
         y = module(x)
     except Exception as error:
@@ -235,14 +235,14 @@ def _read_multiply(
     """Is it rounded to bfloat16 before it meets the gain? In a quarter of all places, that shows."""
     if gain is None:
         return None
-    narrow, wide = _bare_copy(module, torch.bfloat16), _bare_copy(module)
+    narrow, wide = bare_copy(module, torch.bfloat16), bare_copy(module)
     x = _random(shape, seed=2).bfloat16()
     for ours, theirs in zip(wide.parameters(), narrow.parameters(), strict=True):
         ours.copy_(theirs)
     x_hat = pure(x.double(), eps)
     try:
-        y = _call(narrow, x)
-        largest = _call(wide, x_hat * 1e4)
+        y = call(narrow, x)
+        largest = call(wide, x_hat * 1e4)
     except NotANormError:
         return None
     gains = largest / pure(x_hat * 1e4)  # by place
@@ -257,13 +257,13 @@ def _read_multiply(
 
 def _read_statistics(module: nn.Module, shape: Sequence[int]) -> torch.dtype | None:
     """Squares of some hundreds leave the range of float16."""
-    bare = _bare_copy(module, torch.float16)
-    wide = _bare_copy(module)
+    bare = bare_copy(module, torch.float16)
+    wide = bare_copy(module)
     x = (_random(shape, seed=3) * 500).half()
     for ours, theirs in zip(wide.parameters(), bare.parameters(), strict=True):
         ours.copy_(theirs)
     try:
-        y, true = _call(bare, x).double(), _call(wide, x.double())
+        y, true = call(bare, x).double(), call(wide, x.double())
     except NotANormError:
         return None
     is_right = bool(((y - true).abs() <= 0.01 * true.abs().max()).all())
@@ -272,7 +272,7 @@ def _read_statistics(module: nn.Module, shape: Sequence[int]) -> torch.dtype | N
 
 def _moves_buffers(bare: nn.Module, x: Tensor) -> bool:
     before = {name: b.clone() for name, b in bare.named_buffers()}
-    _call(bare, x)
+    call(bare, x)
     return any(not torch.equal(b, before[name]) for name, b in bare.named_buffers() if b.is_floating_point())
 
 

@@ -3,7 +3,7 @@
 A single row is done in a tenth of a microsecond; what a call costs is the way there. These functions take a
 call that ``admit`` would give to the CPU kernels and that needs nothing else: plain tensors of one device
 that nothing watches. None means that nothing has been done, and the call goes the long way. Without the
-extension all calls do. On a GPU, row norms are taken too (``triton.quick``).
+extension all calls do. Calls on a GPU are taken too (``triton.quick``).
 """
 
 from __future__ import annotations

@@ -201,7 +201,9 @@ def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
 def bumping(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """What is written to gets a new version, so that autograd refuses a gradient that needs the old one."""
     schema = getattr(torch.ops.normkit, name).default._schema
-    written = [k for k, a in enumerate(schema.arguments) if a.alias_info is not None]
+    written = [
+        k for k, a in enumerate(schema.arguments, start=-len(schema.arguments)) if a.alias_info is not None
+    ]
     if not written:
         return function
 
@@ -218,11 +220,10 @@ def bumping(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _redispatching(name: str) -> Callable[..., Any]:
     overload = getattr(torch.ops.normkit, name).default
 
-    def kernel(keyset: Any, *call: Any) -> Any:
-        below = functools.partial(overload.redispatch, keyset & torch._C._after_ADInplaceOrView_keyset)
-        return bumping(name, below)(*call)
+    def below(keyset: Any, *call: Any) -> Any:
+        return overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *call)
 
-    return kernel
+    return bumping(name, below)
 
 
 LIBRARY = torch.library.Library("normkit", "DEF")

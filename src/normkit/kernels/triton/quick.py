@@ -111,7 +111,5 @@ def look_groups(
     return _program(*plan_forward((*sizes, x.element_size()), eps, given, moves, *of), GROUPS)
 
 
-def _program(
-    steps: Sequence[tuple[Launch, Sequence[str]]], work: int, names: Sequence[str]
-) -> Program | None:
+def _program(steps: Sequence[tuple[Launch, Sequence[str]]], work: int, names: Sequence[str]) -> Program:
     return tuple([call, bytes(map(names.index, tensors)), None] for call, tensors in steps), work

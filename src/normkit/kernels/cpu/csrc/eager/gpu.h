@@ -100,7 +100,7 @@ inline bool run_on(Server &server, Rows &call, bool train) {
     if (!fits || !lie_together(x, {call.residual, call.weight, call.bias})) return false;
     const int64_t dim = c10::multiply_integers(shape);
     THPObjectPtr kind(kind_of<6>({x.numel(), dim, dtypes_of({call.x, call.residual, call.weight, call.bias}),
-                                        call.kind * 2 + train, x.device().index(), bits(call.eps)}));
+                                  call.kind * 2 + train, x.device().index(), bits(call.eps)}));
     THPObjectPtr found(find(server, kind));
     if (!found) {
         auto wrap = [](const Tensor *t) { return THPVariable_Wrap(*t); };
@@ -133,7 +133,7 @@ inline bool run_on(Server &server, Groups &call, PyObject *num_groups, const Ten
     const bool given = call.mean->defined(), batch = num_groups == Py_None;
     const int64_t *s = call.sizes, dtypes = dtypes_of({call.x, call.weight, call.bias, &mean, &var});
     THPObjectPtr kind(kind_of<10>({s[0], s[1], s[2], s[3], s[4], dtypes, x.device().index() * 4 + given * 2 + batch,
-                                         bits(call.eps), bits(momentum), x.is_contiguous()}));
+                                   bits(call.eps), bits(momentum), x.is_contiguous()}));
     THPObjectPtr found(find(server, kind));
     if (!found) {
         auto wrap = [](const Tensor *t) { return THPVariable_Wrap(*t); };

@@ -1,12 +1,11 @@
-"""Find out what an unknown norm computes by calling it, never by its name.
+"""The RMSNorm of ours that computes what an unknown module computes, with the proof.
 
-transformers alone defines RMSNorm some two hundred times, in a handful of conventions. ``inspect.probe``
-tells them apart; the verdict counts only if our layer then gives the same outputs.
+transformers alone defines RMSNorm some two hundred times, in a handful of conventions. ``probe`` tells them
+apart; the verdict counts only if our layer then gives the same outputs and gradients.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit.functional import MULTIPLY
-from normkit.inspect.spec import NotANormError, probe
+from normkit.inspect.spec import NormSpec, NotANormError, bare_copy, call, probe
 from normkit.norms.rms_norm import RMSNorm
 
 __all__ = ["MismatchError", "as_rms_norm"]
@@ -39,21 +38,23 @@ def as_rms_norm(module: nn.Module) -> RMSNorm:
 
     The module itself is neither called nor changed. The result has a weight of its own, on the CPU.
     """
-    theirs = _bare_copy(module)
-    weight = next(iter(theirs.parameters()))
-    dim = weight.shape[0]
+    _refuse_more_than_one_vector(module)
     try:
-        spec = probe(module, (3, dim))
+        theirs = bare_copy(module, torch.float32)
+        weight = next(iter(theirs.parameters()))
+        spec = probe(module, (3, weight.shape[0]))
+        return _proven(module, theirs, weight, spec)
     except NotANormError as reason:
         raise MismatchError(str(reason)) from reason
+
+
+def _proven(module: nn.Module, theirs: nn.Module, weight: Tensor, spec: NormSpec) -> RMSNorm:
     if spec.centered or spec.axes != (-1,) or spec.groups or spec.factor != 1 or spec.gain is None:
         raise MismatchError("its outputs are not those of an RMSNorm")
     if spec.eps not in [v for v in vars(module).values() if type(v) is float] or not spec.eps_in_root:
         raise MismatchError(f"it adds an eps of about {spec.eps:.3g}, which none of its attributes states")
     zero_centered, eps = spec.gain == "1 + w", spec.eps
-    gain = 1 + torch.rand(dim, **_plain(0))  # far from 0 and from 1
-    with torch.no_grad():
-        weight.copy_(gain - 1 if zero_centered else gain)
+    dim = weight.shape[0]
     for multiply in MULTIPLY:
         settings = {"zero_centered_weight": zero_centered, "multiply": multiply}
         ours = RMSNorm(dim, eps, True, "cpu", torch.float32, **settings)  # type: ignore[arg-type]  # str, bool
@@ -63,8 +64,7 @@ def as_rms_norm(module: nn.Module) -> RMSNorm:
     raise MismatchError(f"it computes something else than ours for {where}")
 
 
-def _bare_copy(module: nn.Module) -> nn.Module:
-    """A copy without hooks, in float32 on the CPU; only a module with one vector and one input qualifies."""
+def _refuse_more_than_one_vector(module: nn.Module) -> None:
     if any(True for _ in module.children()) or any(True for _ in module.buffers()):
         raise MismatchError("it has parts or buffers of its own")
     parameters = dict(module.named_parameters())
@@ -72,12 +72,6 @@ def _bare_copy(module: nn.Module) -> nn.Module:
         raise MismatchError("it does not have one vector called weight, and nothing else")
     if len(inspect.signature(module.forward).parameters) != 1:
         raise MismatchError("its forward takes more than one argument")
-    bare = copy.copy(module)
-    bare.__dict__ = {k: v for k, v in module.__dict__.items() if "hooks" not in k}
-    bare.__dict__.update({k: v for k, v in nn.Module().__dict__.items() if "hooks" in k})
-    ones = torch.ones(parameters["weight"].shape, dtype=torch.float32, device="cpu")
-    bare.__dict__["_parameters"] = {"weight": nn.Parameter(ones)}
-    return bare
 
 
 def _differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor) -> str | None:
@@ -95,7 +89,7 @@ def _differ(ours: RMSNorm, theirs: nn.Module, weight: Tensor) -> str | None:
         for shape in ((64,), (2, 32), (2, 4, 8)):
             for training in (True, False):
                 x = rows.to(dtype).reshape(*shape, dim)
-                if _disagree(ours(x), _call(theirs.train(training), x), dtype):
+                if _disagree(ours(x), call(theirs.train(training), x), dtype):
                     return f"{dtype} inputs with {weight_dtype} weights"
     return "gradients" if _gradients_differ(ours, theirs, wide, rows) else None
 
@@ -131,14 +125,3 @@ def _disagree(mine: Tensor, yours: Tensor, dtype: torch.dtype) -> bool:
 def _plain(seed: int) -> dict[str, Any]:
     """Random numbers that do not depend on the defaults of the process."""
     return {"generator": torch.Generator("cpu").manual_seed(seed), "dtype": torch.float32, "device": "cpu"}
-
-
-@torch.no_grad()
-def _call(module: nn.Module, x: Tensor) -> Tensor:
-    try:
-        y = module(x)
-    except Exception as error:
-        raise MismatchError(f"calling it with a tensor raises {type(error).__name__}") from error
-    if not isinstance(y, Tensor) or y.shape != x.shape:
-        raise MismatchError("it does not return a tensor of the input's shape")
-    return y
