@@ -62,6 +62,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "lab.Task.advance": "self step steps",
     "describe": "pattern shape *center **sizes",
     "exact": "",
+    "inspect": "model batch",
     "swap": "model rules",
     "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis *out",
     "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply "
@@ -122,7 +123,6 @@ LAYERS = [
         "lab",
         "transformer",
         "placement",
-        "swapping",
         "inspect",
         "norms",
         "functional",
@@ -130,7 +130,7 @@ LAYERS = [
         "kernels",
         "pattern",
     ),
-    *("checks", "errors", "_version"),
+    *("callable_part", "checks", "errors", "_version"),
 ]
 
 
@@ -176,7 +176,7 @@ def test_names_are_found_when_they_are_first_used():
         "assert set(nk.__all__) <= set(dir(nk))\n"
         "assert nk.functional.layer_norm and nk.norms.LayerNorm and nk.pattern.Pattern and nk.kernels.run\n"
         "from normkit import *\n"
-        "assert LayerNorm is nk.LayerNorm is nk.norms.LayerNorm and swap is nk.swapping.swap"
+        "assert LayerNorm is nk.LayerNorm is nk.norms.LayerNorm and swap is nk.inspect.swapping.swap"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="module 'normkit' has no attribute 'LayerNrom'"):

@@ -14,6 +14,7 @@ from normkit._version import __version__
 if TYPE_CHECKING:
     from normkit import functional, kernels, lab
     from normkit.errors import NormkitError
+    from normkit.inspect import inspect, swap
     from normkit.kernels import backend, exact
     from normkit.norms import (
         AdaNorm,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     )
     from normkit.pattern import describe
     from normkit.placement import Placement, Residual
-    from normkit.swapping import swap
     from normkit.transformer import Encoder, LanguageModel, Seq2Seq
 
 __all__ = [
@@ -82,9 +82,10 @@ _HOMES = {
     "backend": "kernels",
     "describe": "pattern",
     "exact": "kernels",
-    "swap": "swapping",
+    "swap": "inspect",
 }
 _PARTS = (
+    "callable_part",
     "checks",
     "errors",
     "functional",
@@ -94,7 +95,6 @@ _PARTS = (
     "norms",
     "pattern",
     "placement",
-    "swapping",
     "torch_semantics",
     "transformer",
 )

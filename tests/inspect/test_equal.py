@@ -6,7 +6,7 @@ import transformers
 from torch import nn
 
 import normkit as nk
-from normkit import swapping
+from normkit.inspect import swapping
 
 transformers.logging.set_verbosity_error()
 

@@ -10,13 +10,13 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NormSpec", "NotANormError", "bare_copy", "call", "probe"]
+__all__ = ["NormSpec", "NotANormError", "SpecCache", "bare_copy", "call", "probe"]
 
 CLOSE = 1e-4  # of the largest output: many norms compute in float32, whatever they are given
 SCALES = [10.0**-k for k in range(13)]  # of inputs, until eps is seen
@@ -39,6 +39,7 @@ class NormSpec:
                   None: there is none, or it cannot be told
     statistics    the dtype of mean and variance of a float16 input; None: it takes no such input
     factor        1; sqrt(1 - 1/n) if its variance is the unbiased one of n numbers, 1/sqrt(n) of an L2 norm
+    gate          it takes a second tensor, which multiplies its input ("before") or its output ("after")
     """
 
     centered: bool
@@ -52,14 +53,34 @@ class NormSpec:
     multiply: str | None
     statistics: torch.dtype | None
     factor: float
+    gate: str | None = None
+
+    def __str__(self) -> str:
+        """In the words of the table of ``nk.inspect``: LayerNorm, RMSNorm, GroupNorm(8), …, by what it does."""
+        return f"{self.kind} [{', '.join(map(str, self.axes))}]"
+
+    @property
+    def kind(self) -> str:
+        """The family it belongs to: "batch", "instance", "group", "layer" or "rms"."""
+        if self.groups is not None:
+            return "group"
+        if self.running or (len(self.axes) > 1 and -1 in self.axes and not self.follows_the_last_axis):
+            return "batch"
+        return "layer" if self.centered else "rms"
+
+    @property
+    def follows_the_last_axis(self) -> bool:
+        return list(self.axes) == list(range(-len(self.axes), 0))
 
 
 Function = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
-def probe(module: nn.Module, shape: Sequence[int]) -> NormSpec:
+def probe(module: nn.Module, shape: Sequence[int], *, gated: bool = False) -> NormSpec:
     """The spec of ``module``, called with a tensor of this shape. It is neither called itself nor changed.
+
+    ``gated``: it is called with a second tensor of the same shape.
 
     Example:
         >>> spec = probe(nn.GroupNorm(2, 8), (4, 8, 3, 3))
@@ -69,6 +90,8 @@ def probe(module: nn.Module, shape: Sequence[int]) -> NormSpec:
         Traceback (most recent call last):
         normkit.inspect.spec.NotANormError: it computes something else than a norm
     """
+    if gated:
+        return _probe_gated(module, shape)
     bare = bare_copy(module)
     function = functools.partial(call, bare)
     x = _random(shape, seed=0)
@@ -83,6 +106,30 @@ def probe(module: nn.Module, shape: Sequence[int]) -> NormSpec:
     multiply = _read_multiply(module, shape, pure, gain, eps) if in_root and math.isclose(factor, 1) else None
     running, statistics = _moves_buffers(bare, x), _read_statistics(module, shape)
     return NormSpec(centered, axes, groups, eps, in_root, gain, bias, running, multiply, statistics, factor)
+
+
+class _Gated(nn.Module):
+    """A gated norm, with a gate that is the same number everywhere."""
+
+    def __init__(self, inner: nn.Module, gate: float) -> None:
+        super().__init__()
+        self.inner, self.gate = inner, gate
+        self.__dict__ |= {k: v for k, v in vars(inner).items() if type(v) is float}  # where an eps is stated
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(x, torch.full_like(x, self.gate))
+        return y
+
+
+def _probe_gated(module: nn.Module, shape: Sequence[int]) -> NormSpec:
+    """A gate that multiplies the input vanishes; one that multiplies the output is a factor."""
+    shut = _Gated(bare_copy(module), -50.0)
+    if not _same(call(shut, _random(shape, seed=0)), call(shut, _random(shape, seed=1))):
+        raise NotANormError("its second tensor is no gate")
+    one, two = (probe(_Gated(module, gate), shape) for gate in (1.0, 2.0))
+    if math.isclose(one.factor, two.factor, rel_tol=1e-3):
+        return replace(one, gate="before")
+    return replace(one, gate="after", factor=1.0)
 
 
 @dataclass(frozen=True)
@@ -128,6 +175,77 @@ def bare_copy(module: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Modul
     for part in bare.modules():
         part.__dict__ |= {k: v for k, v in vars(nn.Module()).items() if "hooks" in k}
     return bare.train()
+
+
+_NORMS = ("torch.nn.modules.normalization", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
+
+
+class SpecCache:
+    """The specs of modules as they are called; modules of one kind share a probe."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, NormSpec | str | None] = {}
+
+    def find(self, module: nn.Module, x: Tensor, others: Sequence[Tensor] = ()) -> NormSpec | str | None:
+        """Of a module that was called with x: its spec; the reason why it has none, if its class is named like
+        a norm; None if it is not."""
+        if not _is_candidate(module, x):
+            return None
+        gated = any(t.shape == x.shape and t.is_floating_point() for t in others)
+        small = _small_shape(module, x)
+        key = (_settings(module), small, gated)
+        if key not in self.known:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # waiting for others takes longer than these few numbers
+            try:
+                self.known[key] = _find(
+                    module, (small, tuple(max(n, 2) for n in x.shape), tuple(x.shape)), gated
+                )
+            finally:
+                torch.set_num_threads(threads)
+        return self.known[key]
+
+
+def _find(module: nn.Module, shapes: Sequence[tuple[int, ...]], gated: bool) -> NormSpec | str | None:
+    reason = ""
+    for shape in dict.fromkeys(shapes):
+        for with_gate in dict.fromkeys((gated, False)):
+            try:
+                return probe(module, shape, gated=with_gate)
+            except NotANormError as error:
+                reason = reason or str(error)
+        if not reason.startswith("calling it"):
+            break
+    return reason if "norm" in type(module).__name__.lower() else None
+
+
+def _is_candidate(module: nn.Module, x: Tensor) -> bool:
+    """Cheap: may it be a norm? It is small, and has no matrices."""
+    kind = type(module).__module__
+    if kind.startswith("torch.nn.modules") and kind not in _NORMS:
+        return False
+    parts = sum(1 for _ in zip(range(5), module.modules(), strict=False))
+    return parts < 5 and all(_is_vector(p.shape, x.shape) for p in module.parameters())
+
+
+def _is_vector(shape: torch.Size, of: torch.Size) -> bool:
+    return sum(n > 1 for n in shape) <= 1 or shape == of[len(of) - len(shape) :]
+
+
+def _settings(module: nn.Module) -> tuple[Any, ...]:
+    """What tells two modules of one class apart."""
+    simple = (int, float, str, bool, tuple, torch.Size, type(None))
+    own = [(k, v if isinstance(v, simple) else id(v)) for k, v in vars(module).items() if k[0] != "_"]
+    shapes = [(n, tuple(p.shape)) for n, p in (*module.named_parameters(), *module.named_buffers())]
+    return (type(module), tuple(own), tuple(shapes), tuple(type(child) for child in module.modules()))
+
+
+def _small_shape(module: nn.Module, x: Tensor) -> tuple[int, ...]:
+    """Like x, with few numbers on the axes that the module does not know of."""
+    known = {n for t in (*module.parameters(), *module.buffers()) for n in t.shape}
+    for value in vars(module).values():
+        known.update(v for v in (value if isinstance(value, (tuple, list)) else [value]) if type(v) is int)
+    return tuple(n if n in known and n > 1 else min(max(n, 2), 3 + k % 2) for k, n in enumerate(x.shape))
 
 
 def call(module: nn.Module, x: Tensor) -> Tensor:

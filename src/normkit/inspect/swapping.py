@@ -6,13 +6,14 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from normkit import norms
 from normkit.errors import user_error
+from normkit.inspect.edit import Edit, Edits
 from normkit.inspect.equal import MismatchError, as_rms_norm
 
 __all__ = ["SwapReport", "Swapped", "swap"]
@@ -42,6 +43,11 @@ class SwapReport:
     replaced: tuple[Swapped, ...]
     left: tuple[Swapped, ...]
     unused: tuple[str, ...] = ()  # rules for classes that the model does not have
+    edits: Edits = field(default_factory=lambda: Edits([]), repr=False, compare=False)
+
+    def undo(self) -> None:
+        """The model as it was before."""
+        self.edits.undo()
 
     def __str__(self) -> str:
         lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} norms"]
@@ -91,7 +97,7 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
     replaced: list[Swapped] = []
     left: list[Swapped] = []
     verdicts: Verdicts = {}
-    changes: list[Callable[[], None]] = []  # all are planned before the first is made
+    changes: list[Edit] = []  # all are planned before the first is made
     for name, module in model.named_modules():
         old = type(module).__name__
         try:
@@ -101,17 +107,20 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
             continue
         if change is not None:
             new, make = change
-            changes.append(make)
+            changes.append(Edit(name, f"{old} becomes {new}", make))
             replaced.append(Swapped(name, old, new))
-    for make in changes:
-        make()
-    for layer in model.modules():
-        if isinstance(layer, nn.TransformerEncoderLayer) and not _is_plain(layer):
-            layer.activation_relu_or_gelu = 0  # else torch reads the norms' weights and does not call them
-    return SwapReport(tuple(replaced), tuple(left), tuple(unused))
+    edits = Edits(
+        [
+            *changes,
+            Edit("", "torch's fast path is left, which would not call the norms", _leave_fast_path(model)),
+        ]
+    )
+    edits.apply()
+    return SwapReport(tuple(replaced), tuple(left), tuple(unused), edits)
 
 
-Change = tuple[str, Callable[[], None]]
+Undo = Callable[[], None]
+Change = tuple[str, Callable[[], Undo]]
 Verdicts = dict[tuple[type, str, str], dict[str, object] | MismatchError]
 
 
@@ -151,6 +160,26 @@ def _rms_settings(module: nn.Module, verdicts: Verdicts) -> dict[str, object]:
     return verdict
 
 
+def _leave_fast_path(model: nn.Module) -> Callable[[], Undo]:
+    """Of layers whose norms are no longer torch's own: it reads their weights and does not call them."""
+
+    def make() -> Undo:
+        layers = [
+            m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer) and not _is_plain(m)
+        ]
+        before = [layer.activation_relu_or_gelu for layer in layers]
+        for layer in layers:
+            layer.activation_relu_or_gelu = 0
+
+        def undo() -> None:
+            for layer, value in zip(layers, before, strict=True):
+                layer.activation_relu_or_gelu = value
+
+        return undo
+
+    return make
+
+
 def _is_plain(layer: nn.TransformerEncoderLayer) -> bool:
     return type(layer.norm1) is type(layer.norm2) is nn.LayerNorm
 
@@ -159,10 +188,19 @@ def _is_leaf(module: nn.Module) -> bool:
     return next(module.children(), None) is None
 
 
-def _become(module: nn.Module, target: type[nn.Module], **settings: object) -> None:
+def _become(module: nn.Module, target: type[nn.Module], **settings: object) -> Undo:
+    kind, state = type(module), dict(vars(module))
     module.__class__ = target
     for name, value in settings.items():
         setattr(module, name, value)
+
+    def undo() -> None:
+        module.__class__ = kind
+        for name in settings:
+            vars(module).pop(name, None)
+        vars(module).update({name: state[name] for name in settings if name in state})
+
+    return undo
 
 
 def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str, Rule]) -> Change | None:
@@ -186,10 +224,20 @@ def _by_rule(model: nn.Module, name: str, module: nn.Module, rules: Mapping[str,
         )
     places = [(p, n) for p in model.modules() for n, child in p._modules.items() if child is module]
 
-    def replace() -> None:
+    def replace() -> Undo:
+        hooks = {name: dict(table) for name, table in vars(module).items() if _is_hooks(name, table)}
         _carry_over(module, new)
         for parent, place in places:
             parent._modules[place] = new
+
+        def undo() -> None:
+            for parent, place in places:
+                parent._modules[place] = module
+            for name, table in hooks.items():
+                vars(module)[name].clear()
+                vars(module)[name].update(table)
+
+        return undo
 
     return _label(type(new)), replace
 
@@ -256,11 +304,15 @@ def _carry_over(old: nn.Module, new: nn.Module) -> None:
     new._apply(move)
     new.train(old.training)
     for name, hooks in vars(old).items():
-        if "hooks" in name and isinstance(hooks, dict):
+        if _is_hooks(name, hooks):
             hooks.update(vars(new)[name])
             vars(new)[name] = hooks
     if old._is_full_backward_hook is not None:
         new._is_full_backward_hook = old._is_full_backward_hook
+
+
+def _is_hooks(name: str, value: object) -> bool:
+    return "hooks" in name and isinstance(value, dict)
 
 
 def _checked(
