@@ -123,6 +123,7 @@ LAYERS = [
         "lab",
         "transformer",
         "placement",
+        "doctor",
         "inspect",
         "norms",
         "functional",

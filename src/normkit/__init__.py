@@ -13,6 +13,7 @@ from normkit._version import __version__
 
 if TYPE_CHECKING:
     from normkit import functional, kernels, lab
+    from normkit.doctor import assert_healthy, doctor
     from normkit.errors import NormkitError
     from normkit.inspect import inspect, swap
     from normkit.kernels import backend, exact
@@ -60,8 +61,10 @@ __all__ = [
     "Seq2Seq",
     "SyncBatchNorm",
     "__version__",
+    "assert_healthy",
     "backend",
     "describe",
+    "doctor",
     "exact",
     "functional",
     "inspect",
@@ -79,6 +82,7 @@ _HOMES = {
     "Placement": "placement",
     "Residual": "placement",
     "Seq2Seq": "transformer",
+    "assert_healthy": "doctor",
     "backend": "kernels",
     "describe": "pattern",
     "exact": "kernels",
@@ -87,6 +91,7 @@ _HOMES = {
 _PARTS = (
     "callable_part",
     "checks",
+    "doctor",
     "errors",
     "functional",
     "inspect",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 __all__ = ["FUNCTIONAL_NORMS", "MOVES", "PASSES", "WEIGHTED", "kind_of", "name_of"]
 
 _NAMES = {

@@ -81,7 +81,7 @@ def find_sites(graph: Graph) -> list[Site]:
     by_place: dict[tuple[str, str, str], list[Node]] = {}
     for node in graph.trace.norms:
         assert node.norm is not None
-        key = (node.norm.path, node.norm.caller, node.line if node.norm.is_function else "")
+        key = (node.norm.path, node.norm.caller, node.line)
         by_place.setdefault(key, []).append(node)
     sites = [_site(graph, nodes) for nodes in by_place.values()]
     # The norm behind the last sum of a Post-LN stack is read by no further sublayer; its likes are.

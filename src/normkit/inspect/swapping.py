@@ -15,8 +15,9 @@ from normkit import norms
 from normkit.errors import user_error
 from normkit.inspect.edit import Edit, Edits
 from normkit.inspect.equal import MismatchError, as_rms_norm
+from normkit.inspect.spec import NormSpec
 
-__all__ = ["SwapReport", "Swapped", "swap"]
+__all__ = ["SwapReport", "Swapped", "float32_statistics", "swap"]
 
 Rule = type[nn.Module] | Callable[[nn.Module], nn.Module]
 
@@ -117,6 +118,27 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
     )
     edits.apply()
     return SwapReport(tuple(replaced), tuple(left), tuple(unused), edits)
+
+
+def float32_statistics(path: str, module: nn.Module, spec: NormSpec) -> Edit:
+    """The same module as a layer of ours, which takes statistics in float32; ``MismatchError`` if there is none.
+
+    It keeps its parameters. Where nothing overflows and eps is not lost, it computes the same.
+    """
+    weight = module._parameters.get("weight")
+    others = [n for n, p in module.named_parameters() if n not in ("weight", "bias")]
+    plain = spec.axes == (-1,) and spec.groups is None and spec.factor == 1 and spec.gate is None
+    if not plain or others or weight is None or weight.ndim != 1 or not spec.eps_in_root:
+        raise MismatchError("it is no LayerNorm or RMSNorm of the last axis with one gain")
+    if spec.centered and (spec.gain != "w" or not spec.bias):
+        raise MismatchError("its gain has another convention")
+    target: type[nn.Module] = norms.LayerNorm if spec.centered else norms.RMSNorm
+    settings: dict[str, object] = {"normalized_shape": tuple(weight.shape), "eps": spec.eps}
+    settings |= {"elementwise_affine": True}
+    if not spec.centered:
+        settings["zero_centered_weight"] = spec.gain == "1 + w"
+    label = f"{type(module).__name__} becomes {_label(target)}: statistics in float32"
+    return Edit(path, label, lambda: _become(module, target, **settings))
 
 
 Undo = Callable[[], None]

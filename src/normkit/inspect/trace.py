@@ -28,7 +28,7 @@ from normkit.inspect.spec import NormSpec, SpecCache
 __all__ = ["ModuleCall", "Node", "NormCall", "Trace", "trace"]
 
 UNKNOWN = NormSpec(True, (-1,), None, 0.0, True, None, False, False, None, None, 1.0)  # until it is found out
-Observer = Callable[["Node", Tensor, Tensor | None], None]
+Observer = Callable[["Node", Tensor, list[Tensor]], None]
 
 
 @dataclass
@@ -121,7 +121,7 @@ def trace(
     observe: Observer | None = None,
 ) -> Trace:
     """Run ``call``, which calls ``model``, and record it. ``observe`` gets each norm and each sum as it happens:
-    the node, its output, and a norm's input."""
+    the node, its output, and what it read."""
     tracer = _Tracer(model, observe)
     for tensor in tensors_of(inputs):
         tracer.new_node("input", "input", (), tensor)
@@ -294,7 +294,7 @@ class _Tracer(TorchFunctionMode):
                 self.new_node("view", name, (self.known[tensor._base], node.index), tensor._base)
                 self.known[tensor] = node.index
             if kind == "add" and self.observe is not None:
-                self.observe(node, tensor, None)
+                self.observe(node, tensor, read)
         if kind == "norm" and name in FUNCTIONAL_NORMS and read and made[0].shape == read[0].shape:
             self._functional_norm(func, name, args, kwargs, self.graph.nodes[self.known[made[0]]], made[0])
 
@@ -310,7 +310,7 @@ class _Tracer(TorchFunctionMode):
         path = f"{node.module}:{name}"
         node.norm = NormCall(own, path, UNKNOWN, (), {}, node.module, is_function=True)
         if self.observe is not None:
-            self.observe(node, output, x)
+            self.observe(node, output, [x])
 
     def finish(self) -> Trace:
         """What functions compute is found out in the end: most of them were the inside of a module."""
@@ -375,7 +375,7 @@ class _Tracer(TorchFunctionMode):
                 node.line = calling_line()
                 node.weights = tuple(f"{record.path}.{n}" for n, _ in record.module.named_parameters())
                 if self.observe is not None:
-                    self.observe(node, result, x)
+                    self.observe(node, result, given)
             elif isinstance(spec, str):
                 graph.not_norms.setdefault(record.path, (record.module, spec))
         record.outputs = tuple(self.node_of(t) for t in tensors_of(result))
@@ -430,7 +430,13 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 _MACHINERY = ("torch/nn/modules/module.py", "torch/nn/modules/container.py", "torch/overrides.py")
-_OWN = ("normkit/inspect/", "normkit/doctor/", "torch/utils/_contextlib.py", "torch/_dynamo/")
+_OWN = (
+    "normkit/callable_part",
+    "normkit/inspect/",
+    "normkit/doctor/",
+    "torch/utils/_contextlib.py",
+    "torch/_dynamo/",
+)
 
 
 def calling_line() -> str:

@@ -1,0 +1,212 @@
+"""All that the rules look at: one run of a model, with numbers, and what its user gave beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normkit.inspect.batch import could_not_run, prepare
+from normkit.inspect.graph import Residual
+from normkit.inspect.inspection import Inspection, run
+from normkit.inspect.sites import Site
+from normkit.inspect.trace import Node, tensors_of, trace
+from normkit.inspect.untouched import untouched
+
+__all__ = ["Case", "Gradients", "Measures", "Seen", "examine_run", "gradients"]
+
+SAMPLE = 4096  # of a tensor, for a median
+
+
+@dataclass
+class Measures:
+    """Of a norm's input, or of a residual sum."""
+
+    rms: float
+    largest: float
+    median: float  # of absolute values
+    variance: float | None = None  # the median over groups of what a norm divides by the root of
+    terms: dict[int, float] = field(default_factory=dict)  # of a sum: the rms of what was added, by node
+    channel: tuple[Tensor, Tensor, int] | None = None  # of a BatchNorm: mean and variance, and of how many
+
+
+class Seen:
+    """Takes down numbers while a model runs, and the tensors that a rule will need."""
+
+    def __init__(self, *, keep_outputs: bool = False, keep_inputs: bool = False) -> None:
+        self.measures: dict[int, Measures] = {}
+        self.outputs: dict[int, Tensor] = {}
+        self.inputs: dict[int, Tensor] = {}
+        self.keep_outputs, self.keep_inputs = keep_outputs, keep_inputs
+
+    @torch.no_grad()
+    def __call__(self, node: Node, output: Tensor, read: list[Tensor]) -> None:
+        if output.is_meta or not output.is_floating_point() or output.numel() == 0:
+            return
+        if node.norm is None:
+            found = _measure(output)
+            found.terms = {
+                i: _rms(t) for i, t in zip(node.inputs, read, strict=False) if t.is_floating_point()
+            }
+            self.measures[node.index] = found
+            return
+        x = read[0]
+        found = _measure(x)
+        spec = node.norm.spec
+        if not node.norm.is_function and not spec.gate:
+            found.variance = _variance(x, spec.axes, spec.groups, spec.centered)
+        if spec.running and x.ndim >= 2:
+            kept = [a % x.ndim for a in range(x.ndim) if a - x.ndim not in spec.axes]
+            over = [a for a in range(x.ndim) if a not in kept]
+            wide = x.double() if x.device.type == "cpu" else x.float()
+            count = x.numel() // max(1, wide.mean(over).numel())
+            found.channel = (wide.mean(over), wide.var(over, correction=0), count)
+        self.measures[node.index] = found
+        if self.keep_outputs:
+            self.outputs[node.index] = output.detach().clone()
+        if (self.keep_inputs and len(spec.axes) > 1) or spec.axes != (-1,):
+            self.inputs[node.index] = x.detach().clone()
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.detach().float().square().mean().sqrt()) if x.numel() else 0.0
+
+
+def _measure(x: Tensor) -> Measures:
+    flat = x.detach().reshape(-1)
+    sample = flat[:: max(1, flat.numel() // SAMPLE)].float().abs()
+    return Measures(_rms(x), float(flat.abs().max()), float(sample.median()))
+
+
+def _variance(x: Tensor, axes: tuple[int, ...], groups: int | None, centered: bool) -> float | None:
+    if any(-a > x.ndim for a in axes):
+        return None
+    x = x.detach().float()
+    over: tuple[int, ...] = axes
+    if groups is not None:
+        axis, ndim = axes[0] + x.ndim, x.ndim
+        x = x.unflatten(axis, (groups, x.shape[axis] // groups))
+        over = tuple(a + ndim + 1 if a != axes[0] else axis + 1 for a in axes)
+    squares = x.var(over, correction=0) if centered else x.square().mean(over)
+    return float(squares.reshape(-1).median())
+
+
+@dataclass
+class Gradients:
+    """Of a loss: by the norms of gradients at the residual sums, and the largest gradient of each parameter."""
+
+    stream: list[tuple[int, float]]
+    parameters: dict[str, float | None]
+
+
+@dataclass
+class Case:
+    """See ``doctor``: its arguments, and what one run showed."""
+
+    model: nn.Module
+    inspection: Inspection
+    seen: Seen
+    batch: Any
+    is_synthetic: bool  # the batch was made up
+    optimizer: Any = None
+    gradients: Gradients | None = None
+    reference: Case | None = None
+    mask: Tensor | None = None  # (batch, length), True where a token is real
+
+    @property
+    def sites(self) -> list[Site]:
+        return self.inspection.sites
+
+    @property
+    def residuals(self) -> list[Residual]:
+        return self.inspection.residuals
+
+    def measures(self, site: Site) -> Measures | None:
+        return self.seen.measures.get(site.nodes[0])
+
+    def line(self, node: int) -> str:
+        return self.inspection.graph.nodes[node].line
+
+
+def examine_run(model: nn.Module, batch: Any, **given: Any) -> Case:
+    """Run the model once, and take down what happens."""
+    compared = given.get("reference") is not None or given.pop("keep_outputs", False)
+    seen = Seen(keep_outputs=bool(compared), keep_inputs=True)
+    with torch.no_grad():
+        inspection = run(model, batch, seen)
+    mask = padding_mask(batch)
+    return Case(inspection.model, inspection, seen, batch, batch is None, mask=mask, **given)
+
+
+def padding_mask(batch: Any) -> Tensor | None:
+    """The mask in a batch that has padding: 0 and 1, or booleans, one for each token."""
+    if not isinstance(batch, Mapping):
+        return None
+    for name, value in batch.items():
+        if "mask" not in str(name) or not isinstance(value, Tensor) or value.ndim != 2:
+            continue
+        if value.dtype != torch.bool and not bool(((value == 0) | (value == 1)).all()):
+            continue
+        real = value.bool()
+        if "padding" in str(name):
+            real = ~real
+        if bool(real.any()) and not bool(real.all()):
+            return real
+    return None
+
+
+def gradients(case: Case, loss: Callable[..., Any] | None) -> Gradients | None:
+    """Of the user's loss, or of the one that the model returns; None where there is none."""
+    import inspect as signatures
+
+    model = case.model
+    if any(p.is_meta for p in model.parameters()):
+        return None
+    takes = list(signatures.signature(loss).parameters) if loss is not None else []
+    args, kwargs = call = prepare(model, case.batch)
+    sums: list[Tensor] = []
+    nodes: list[int] = []
+    wanted = {r.node for r in case.residuals}
+
+    def keep(node: Node, output: Tensor, read: list[Tensor]) -> None:
+        if node.index in wanted and node.kind == "add" and output.requires_grad:
+            sums.append(output)
+            nodes.append(node.index)
+
+    def forward() -> Any:
+        if takes[:1] == ["model"]:
+            return loss(model, case.batch)  # type: ignore[misc]  # it takes arguments, so it is there
+        result = model(*args, **kwargs)
+        if loss is None:
+            return getattr(result, "loss", None)
+        return loss(result, case.batch) if len(takes) > 1 else loss(result)
+
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    with untouched(model), torch.enable_grad():
+        try:
+            value = trace(model, forward, inputs=call, observe=keep).result
+            if not isinstance(value, Tensor) or not value.requires_grad or value.numel() != 1:
+                return None
+            found = torch.autograd.grad(value, [*sums, *parameters.values()], allow_unused=True)
+        except Exception as error:
+            raise could_not_run(model, call, error) from error
+    stream = [(node, float(g.norm())) for node, g in zip(nodes, found, strict=False) if g is not None]
+    largest: dict[str, float | None] = {
+        n: None if g is None else float(g.abs().max()) if g.numel() else 0.0
+        for n, g in zip(parameters, found[len(sums) :], strict=True)
+    }
+    return Gradients(stream, largest)
+
+
+def named_tensors(case: Case) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of the norms."""
+    for site in case.sites:
+        if not site.is_function:
+            for name, tensor in (*site.module.named_parameters(), *site.module.named_buffers()):
+                yield f"{site.path}.{name}", tensor
+
+
+__all__ += ["named_tensors", "padding_mask", "tensors_of"]

@@ -1,0 +1,31 @@
+"""A LayerNorm where the reference has an RMSNorm, or the reverse.
+
+What it finds: against a reference, a norm that subtracts the mean and one that does not; or a bias that only one has.
+
+Why it matters: with weights taken over, the model is another one in every layer.
+
+Fix: the reference's norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normkit.doctor.case import Case
+from normkit.doctor.rule import Found, at
+from normkit.doctor.rules.against_reference import pairs
+from normkit.inspect.inspection import described
+
+
+def check(case: Case) -> Iterator[Found]:
+    for mine, theirs in pairs(case):
+        a, b = mine.spec, theirs.spec
+        if a.centered == b.centered and a.bias == b.bias and a.running == b.running:
+            continue
+        yield at(
+            mine,
+            float(a.centered != b.centered) + float(a.bias != b.bias) + float(a.running != b.running),
+            f"{described(b)}, as in {theirs.path}",
+            f"it is {described(a)}, and the reference has {described(b)}.",
+            "use the norm of the reference.",
+        )

@@ -1,0 +1,61 @@
+"""The stream of a Pre-LN model reaches the head without a norm.
+
+What it finds: every sublayer reads the stream through a norm, and the last sum is read by a matrix directly. Where
+the sum itself is the output, the norm may stand outside: that is information.
+
+Why it matters: a Pre-LN stream grows with every layer. Without a norm at its end the head sees numbers that are
+several times as large in a deep model as in a shallow one, and its gradients with them.
+
+Example:
+    for block in self.blocks: x = block(x)
+    return self.head(x)                  # wrong: x is a sum of all layers
+
+Fix:
+    return self.head(self.norm(x))
+
+References: Radford et al. 2019 (GPT-2), which adds it; Xiong et al. 2020, arXiv:2002.04745.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normkit.doctor.case import Case
+from normkit.doctor.rule import Found
+
+LEAST = 2  # sublayers that make a stream
+
+
+def check(case: Case) -> Iterator[Found]:
+    graph = case.inspection.graph
+    pre = {n for site in case.sites if site.place == "pre" for n in site.nodes}
+    post = {n for site in case.sites if site.place in ("post", "out") for n in site.nodes}
+    skips = {r.skip for r in graph.residuals}
+    for last in case.residuals:
+        if last.node in skips:
+            continue
+        chain = [r for r in case.residuals if r is last or graph.ancestors[last.node] >> r.node & 1]
+        normed = [r for r in chain if any(graph.is_between(n, r.skip, r.node) for n in pre)]
+        others = any(graph.is_between(n, r.skip, r.node) or n == r.skip for n in post for r in chain)
+        if len(chain) < LEAST or len(normed) < len(chain) or others:
+            continue
+        reads = graph.reads(last.node)
+        is_output = last.node in graph.trace.outputs or any(i in graph.trace.outputs for i in reads)
+        matrices = [i for i in reads if graph.is_weighted(graph.nodes[i])]
+        if any(graph.nodes[i].norm is not None for i in reads) or not (is_output or matrices):
+            continue
+        if is_output and not matrices and reads and not all(i in graph.trace.outputs for i in reads):
+            continue
+        measures = case.seen.measures.get(last.node)
+        rms = measures.rms if measures is not None else float("nan")
+        head = graph.nodes[matrices[0]].weights[:1] if matrices else ()
+        yield Found(
+            where=head[0].rpartition(".")[0] if head else graph.nodes[last.node].module,
+            measured=rms if measures is not None else float(len(chain)),
+            expected="a norm between the last sum and what reads it",
+            message=f"the sum of {len(chain)} Pre-LN sublayers "
+            + (f"reaches {head[0]} unnormalised." if head else "is the output, unnormalised."),
+            fix="put a norm behind the last layer: head(norm(x)).",
+            line=case.line(last.node),
+            severity=None if matrices else "info",
+        )

@@ -1,0 +1,76 @@
+"""The skip is taken after the norm, in a layer that is otherwise Pre-LN.
+
+What it finds: a layer that ends in a plain sum, as Pre-LN layers do, but in which the sum takes up the output of
+the norm instead of what the norm read.
+
+Why it matters: nothing gets past that norm any more. The stream is normalised in every layer, gradients through
+the skip shrink with depth, and the model trains like a Post-LN one without its warm-up. It runs, and learns worse.
+
+Example:
+    x = self.norm(x)
+    x = x + self.attention(x)            # wrong: the skip is the norm's output
+
+Fix:
+    x = x + self.attention(self.norm(x))
+
+References: Xiong et al. 2020, arXiv:2002.04745; He et al. 2016, arXiv:1603.05027.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normkit.doctor.case import Case
+from normkit.doctor.rule import Found, at
+from normkit.inspect.graph import Residual, block_of
+
+
+def check(case: Case) -> Iterator[Found]:
+    graph = case.inspection.graph
+    by_node = {n: site for site in case.sites for n in site.nodes}
+    layers: dict[str, list[Residual]] = {}
+    for r in case.residuals:
+        module = graph.nodes[r.node].module
+        layers.setdefault(block_of(module) or module, []).append(r)
+    layers.pop("", None)  # code without layers: a norm on the stream may belong to either side
+    shapes = {layer: _shape(case, layer, sums) for layer, sums in layers.items()}
+    by_design = any(shape == "AN" * (len(shape) // 2) + "A" and len(shape) > 1 for shape in shapes.values())
+    if by_design:  # HybridNorm: the norm after attention serves the skip of the feed-forward, too
+        return
+    for layer, sums in layers.items():
+        shape = shapes[layer]
+        if not shape.endswith("A") or not shape.startswith(("NA", "PA")):
+            continue
+        for r in sums:
+            site = by_node.get(r.skip)
+            if site is None or not _inside(site.path, layer):
+                continue
+            measures = case.measures(site)
+            stream = measures.rms if measures is not None else 1.0
+            yield at(
+                site,
+                stream,
+                "a skip that starts where the norm reads, not where it writes",
+                f"the {r.kind.replace('_', '-')} sublayer adds to the output of its norm; the stream that the "
+                f"norm read (rms {stream:.3g}) goes no further.",
+                "keep what the norm reads: x = x + sublayer(norm(x)).",
+            )
+
+
+def _inside(path: str, layer: str) -> bool:
+    return path.startswith(layer + ".") or path.startswith(layer + ":")
+
+
+def _shape(case: Case, layer: str, sums: list[Residual]) -> str:
+    """A layer as a word: P a norm at the head of a sublayer, N one on the stream itself, A a sum."""
+    graph = case.inspection.graph
+    events = [(r.node, "A") for r in sums]
+    for site in case.sites:
+        if not _inside(site.path, layer):
+            continue
+        n = site.nodes[0]
+        if site.place == "pre":
+            events.append((n, "P"))
+        elif any(r.skip == n for r in graph.residuals) or site.place in ("post", "final"):
+            events.append((n, "N"))
+    return "".join(kind for _, kind in sorted(events))
