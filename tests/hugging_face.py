@@ -54,7 +54,6 @@ SIZES = {
 
 # fmt: off
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
-HYBRID = ["linear_attention", "full_attention", "linear_attention"]
 STAGES = ["stage1", "stage2", "stage3", "stage4"]
 DETECTOR = {"encoder_in_channels": [32, 32, 64], "decoder_in_channels": [64] * 3}
 # By model type, several in one key. A dictionary for a sub-configuration changes it, and one that
@@ -71,15 +70,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "dots3_note_audio_encoder": {"adapter_input_size": 64, "adapter_out_dim": 64},
     "dots3_note_text": {"per_layer_config": {}, "head_dim": 24, "num_key_value_heads": 4},
     "dots3_note_vision_encoder": {"per_layer_config": {}, "adapter_in_dim": 64, "adapter_out_dim": 64},
-    "ernie4_5_vl_moe_text": {"rope_parameters": MROPE | {"mrope_section": [3, 3, 2]}, "moe_intermediate_size":
-        [48, 48]},
-    "gemma3n_text": {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention",
-        "full_attention"]},
+    "ernie4_5_vl_moe_text": {"rope_parameters": MROPE | {"mrope_section": [3, 3, 2]},
+        "moe_intermediate_size": [48, 48]},
+    "gemma3n_text": {"num_kv_shared_layers": 0,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"]},
     "glm4v_moe_text": {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}},
     "glm4v_text glm_image_text glm_ocr_text qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text"
     " cosmos3_edge_text paddleocr_vl_text": {"rope_parameters": MROPE},
     "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]]},
-    "granitemoehybrid": {"layer_types": HYBRID},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "hunyuan_v1_dense hunyuan_v1_moe ministral": {"head_dim": 16},
     "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": MROPE},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -90,15 +89,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "phi4_multimodal_audio": {"ext_pw_out_channel": 64, "depthwise_separable_out_channel": 64,
         "nemo_conv_channels": 64, "num_blocks": 2},
     "qwen2_5_omni_thinker qwen3_omni_moe_thinker": {"vision_start_token_id": 100},
-    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget":
-        8, "indexer_compress_ratio": 4},
+    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16,
+        "indexer_budget": 8, "indexer_compress_ratio": 4},
     "step3p5": {"sliding_window": 8},
     "xlstm": {"qk_dim_factor": 1.0},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     # encoders and encoder-decoders
     "align": {"projection_dim": 80, "vision_config": {"initializer_range": 0.2}},
-    "align_vision_model efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim":
-        320},
+    "align_vision_model efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.5,
+        "hidden_dim": 320},
     "canine": {"local_transformer_stride": 8},
     "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 32},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16, "input_size": 32},
@@ -111,8 +110,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "xmod": {"default_language": "en_XX"},
     # vision
     "bit": {"num_groups": 4},
-    "conditional_detr dab-detr deformable_detr detr table-transformer": {"backbone_config": {"model_type":
-        "resnet", "out_features": STAGES[1:]}},
+    "conditional_detr dab-detr deformable_detr detr table-transformer":
+        {"backbone_config": {"model_type": "resnet", "out_features": STAGES[1:]}},
     "cosmos3_edge_vision siglip2_vision_model": {"num_patches": 16},
     "cvt": {"num_heads": [1, 2, 2], "embed_dim": [16, 32, 32]},
     "d_fine deimv2 pp_doclayout_v4": DETECTOR | {"backbone_config": {"out_features": STAGES[1:]}},
@@ -123,8 +122,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "got_ocr2_vision sam_hq_vision_model sam_vision_model": {"output_channels": 64, "num_pos_feats": 32,
         "global_attn_indexes": [1], "window_size": 2},
     "granite4_vision": {"deepstack_layer_map": [[0, 0]], "downsample_rate": "1/2"},
-    "hgnet_v2": {"stem_channels": [3, 16, 16], "stage_in_channels": [16, 16, 32, 32], "stage_mid_channels":
-        [16] * 4, "stage_out_channels": [16, 32, 32, 64], "hidden_sizes": [16, 32, 32, 64]},
+    "hgnet_v2": {"stem_channels": [3, 16, 16], "stage_in_channels": [16, 16, 32, 32],
+        "stage_mid_channels": [16] * 4, "stage_out_channels": [16, 32, 32, 64],
+        "hidden_sizes": [16, 32, 32, 64]},
     "hiera": {"embed_dim": 16},
     "levit": {"image_size": 64, "patch_size": 16},
     "lightglue": {"keypoint_detector_config": {"descriptor_decoder_dim": 64}, "descriptor_dim": 64},
@@ -138,8 +138,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "oneformer": {"backbone_config": {"out_features": STAGES}, "mask_dim": 64},
     "pp_doclayout_v3": DETECTOR | {"backbone_config": {"out_features": STAGES}, "x4_feat_dim": 16},
     "pp_lcnet_v3": {"scale": 0.25},
-    "pp_lcnet_v4": {"stem_channels": [3, 16, 16], "block_configs": [[[3, 16, 16, 1, True]], [[3, 16, 16, 1,
-        False]], [[3, 16, 32, [2, 1], False]], [[3, 32, 64, [2, 1], True]]]},
+    "pp_lcnet_v4": {"stem_channels": [3, 16, 16], "block_configs": [[[3, 16, 16, 1, True]],
+        [[3, 16, 16, 1, False]], [[3, 16, 32, [2, 1], False]], [[3, 32, 64, [2, 1], True]]]},
     "radio": {"max_img_size": 64},
     "rt_detr rt_detr_v2": {"backbone_config": {"out_features": STAGES[1:]}, "encoder_in_channels": [64] * 3,
         "decoder_in_channels": [64] * 3},
@@ -154,14 +154,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6, "mm_tokens_per_image": 4},
     "uvdoc": {"backbone_config": {"out_features": STAGES[:3]}, "bridge_connector": [32, 32],
         "out_point_positions2D": [[32, 8], [8, 2]]},
-    "uvdoc_backbone": {"resnet_head": [[3, 8], [8, 8]], "resnet_configs": [[[8, 8, 1, False]], [[8, 16, 1,
-        True]], [[16, 32, 1, True]]], "stage_configs": [[[32, 1]], [[32, 2]], [[32, 3]]]},
+    "uvdoc_backbone": {"resnet_head": [[3, 8], [8, 8]], "resnet_configs": [[[8, 8, 1, False]],
+        [[8, 16, 1, True]], [[16, 32, 1, True]]], "stage_configs": [[[32, 1]], [[32, 2]], [[32, 3]]]},
     "videoprism_vision_model": {"tubelet_size": [1, 8, 8]},
     "vivit": {"tubelet_size": [2, 8, 8]},
     # sound and time series
     "encodec": {"hidden_size": 32, "num_filters": 4},
     "informer time_series_transformer": {"prediction_length": 4},
-    "lasr_encoder nemotron_asr_streaming_encoder parakeet_encoder": {"subsampling_conv_channels": 16},
+    "lasr_encoder": {"subsampling_conv_channels": 16, "conv_kernel_size": 31},
+    "nemotron_asr_streaming_encoder parakeet_encoder": {"subsampling_conv_channels": 16},
 }
 
 PICTURE = {"pixel_values": (BATCH, 3, 32, 32)}
@@ -172,8 +173,8 @@ INPUTS: dict[str, dict[str, Any]] = {
     "aimv2 align altclip blip bridgetower chinese_clip clip clipseg flava groupvit layoutlmv3 metaclip_2"
     " owlv2 owlvit sam sam3 sam3_lite_text sam_hq siglip vilt vision-text-dual-encoder": PICTURE,
     "audio-spectrogram-transformer": {"input_values": (BATCH, 1024, 128)},
-    "audioflamingo3_encoder": {"input_features": (BATCH, 128, 256), "input_features_mask": [[1] * 256] *
-        BATCH},
+    "audioflamingo3_encoder": {"input_features": (BATCH, 128, 256),
+        "input_features_mask": [[1] * 256] * BATCH},
     "blip_2_qformer": {"query_embeds": (BATCH, 4, 64), "encoder_hidden_states": (BATCH, 4, 64)},
     "bros": {"bbox": [[[0.1] * 8] * LENGTH] * BATCH},
     "canary cohere_asr gemma4_audio lasr_ctc lasr_encoder nemotron3_5_transcribe_asr_audio"
@@ -185,25 +186,26 @@ INPUTS: dict[str, dict[str, Any]] = {
     "cosmos3_edge_vision glm_image_vision hunyuan_vl_vision": GRID | {"pixel_values": (32, 192)},
     "data2vec-audio hubert moonshine sew sew-d unispeech unispeech-sat wav2vec2 wav2vec2-conformer wavlm":
         {"input_values": (BATCH, 8000)},
-    "decision_transformer": {"states": (BATCH, 4, 17), "actions": (BATCH, 4, 4), "returns_to_go": (BATCH, 4,
-        1), "timesteps": [[0, 1, 2, 3]] * BATCH, "attention_mask": [[1] * 4] * BATCH},
+    "decision_transformer": {"states": (BATCH, 4, 17), "actions": (BATCH, 4, 4),
+        "returns_to_go": (BATCH, 4, 1), "timesteps": [[0, 1, 2, 3]] * BATCH,
+        "attention_mask": [[1] * 4] * BATCH},
     "encodec": {"input_values": (BATCH, 1, 320)},
     "fun_asr_nano_encoder": {"input_features": (BATCH, 16, 560), "input_features_mask": [[1] * 16] * BATCH},
     "gemma3n_audio": {"audio_mel": (BATCH, 64, 128), "audio_mel_mask": [[False] * 64] * BATCH},
-    "gemma4_vision": {"pixel_values": (BATCH, 36, 192), "pixel_position_ids": [[[x, y] for y in range(6) for x
-        in range(6)]] * BATCH},
+    "gemma4_vision": {"pixel_values": (BATCH, 36, 192),
+        "pixel_position_ids": [[[x, y] for y in range(6) for x in range(6)]] * BATCH},
     "glmasr_encoder qwen2_audio_encoder voxtral_encoder": {"input_features": (BATCH, 128, 256)},
     "granite_speech5_ctc granite_speech5_encoder": {"input_features": (BATCH, 64, 320)},
     "grounding-dino mm-grounding-dino": {"pixel_values": (BATCH, 3, 128, 128)},
     "informer time_series_transformer": {"past_values": (BATCH, 11), "past_time_features": (BATCH, 11, 0),
-        "past_observed_mask": [[1.0] * 11] * BATCH, "future_values": (BATCH, 4), "future_time_features":
-        (BATCH, 4, 0)},
+        "past_observed_mask": [[1.0] * 11] * BATCH, "future_values": (BATCH, 4),
+        "future_time_features": (BATCH, 4, 0)},
     "kimi_k25_vision": GRID | {"pixel_values": (32, 3, 8, 8)},
     "lfm3_vl_vision muse_glimmer_vision muse_spark_vision": GRID | {"pixel_values": (32, 384)},
     "lightglue": {"pixel_values": (1, 2, 3, 64, 64)},
     "lxmert": {"visual_feats": (BATCH, 4, 32), "visual_pos": (BATCH, 4, 4)},
-    "minicpm_ocr_vision minicpmv4_7_vision": {"pixel_values": (1, 3, 8, 256), "target_sizes": [[4, 4]] *
-        BATCH},
+    "minicpm_ocr_vision minicpmv4_7_vision": {"pixel_values": (1, 3, 8, 256),
+        "target_sizes": [[4, 4]] * BATCH},
     "moss_transcribe_diarize_audio": {"input_features": (BATCH, 80, 256)},
     "musicgen musicgen_melody": {"input_ids": [[5, 6, 7, 8] * 4] * (4 * BATCH)},
     "nemotron_asr_streaming_encoder parakeet_ctc parakeet_encoder": {"input_features": (BATCH, 64, 80)},
@@ -214,12 +216,12 @@ INPUTS: dict[str, dict[str, Any]] = {
     "qwen3_asr_encoder": {"input_features": (BATCH, 128, 100), "input_features_mask": [[1] * 100] * BATCH},
     "seggpt": dict.fromkeys(("pixel_values", "prompt_pixel_values", "prompt_masks"), (BATCH, 3, 32, 32)),
     "shieldgemma2": PICTURE | {"input_ids": [[FIRST_SPECIAL] * 4 + [10] * 12] * BATCH},
-    "siglip2 siglip2_vision_model": {"pixel_values": (BATCH, 16, 192), "pixel_attention_mask": [[1] * 16] *
-        BATCH, "spatial_shapes": [[4, 4]] * BATCH},
+    "siglip2 siglip2_vision_model": {"pixel_values": (BATCH, 16, 192),
+        "pixel_attention_mask": [[1] * 16] * BATCH, "spatial_shapes": [[4, 4]] * BATCH},
     "speech_to_text": {"input_features": (BATCH, 64, 80), "attention_mask": [[1] * 64] * BATCH},
     "speecht5": {"input_values": (BATCH, LENGTH, 64), "decoder_input_values": (BATCH, LENGTH, 64)},
-    "timesfm timesfm2_5": {"past_values": (BATCH, 64), "past_values_padding": [[0.0] * 64] * BATCH, "freq":
-        [[0]] * BATCH},
+    "timesfm timesfm2_5": {"past_values": (BATCH, 64), "past_values_padding": [[0.0] * 64] * BATCH,
+        "freq": [[0]] * BATCH},
     "timesformer videomae vivit xclip": {"pixel_values": VIDEO},
     "udop": {"bbox": [[[0.1] * 4] * LENGTH] * BATCH},
     "video_llama_3_vision": GRID | {"pixel_values": (32, 192), "merge_sizes": [2] * BATCH},

@@ -13,7 +13,7 @@ from normkit._version import __version__
 
 if TYPE_CHECKING:
     from normkit import functional, kernels, lab
-    from normkit.doctor import assert_healthy, doctor
+    from normkit.doctor import Doctor, assert_healthy, doctor
     from normkit.errors import NormkitError
     from normkit.inspect import inspect, swap
     from normkit.kernels import backend, exact
@@ -43,6 +43,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Doctor",
     "DyT",
     "Encoder",
     "GroupNorm",
@@ -76,6 +77,7 @@ __all__ = [
 # Where a name lives, unless it is a layer, in norms. It is looked up when it is first used: `normkit --help`
 # need not wait for torch.
 _HOMES = {
+    "Doctor": "doctor",
     "Encoder": "transformer",
     "LanguageModel": "transformer",
     "NormkitError": "errors",

@@ -19,6 +19,7 @@ from normkit.inspect.untouched import untouched
 __all__ = ["Case", "Gradients", "Measures", "Seen", "examine_run", "gradients"]
 
 SAMPLE = 4096  # of a tensor, for a median
+FEW = 1 << 20  # numbers that one thread looks at
 
 
 @dataclass
@@ -46,6 +47,16 @@ class Seen:
     def __call__(self, node: Node, output: Tensor, read: list[Tensor]) -> None:
         if output.is_meta or not output.is_floating_point() or output.numel() == 0:
             return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(
+            1 if output.numel() < FEW else threads
+        )  # on a busy machine, waiting is the cost
+        try:
+            self._take_down(node, output, read)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _take_down(self, node: Node, output: Tensor, read: list[Tensor]) -> None:
         if node.norm is None:
             found = _measure(output)
             found.terms = {
@@ -67,18 +78,19 @@ class Seen:
         self.measures[node.index] = found
         if self.keep_outputs:
             self.outputs[node.index] = output.detach().clone()
-        if (self.keep_inputs and len(spec.axes) > 1) or spec.axes != (-1,):
+        if self.keep_inputs and spec.axes != (-1,):
             self.inputs[node.index] = x.detach().clone()
 
 
 def _rms(x: Tensor) -> float:
-    return float(x.detach().float().square().mean().sqrt()) if x.numel() else 0.0
+    return float(torch.linalg.vector_norm(x, dtype=torch.float32)) / max(1, x.numel()) ** 0.5
 
 
 def _measure(x: Tensor) -> Measures:
     flat = x.detach().reshape(-1)
     sample = flat[:: max(1, flat.numel() // SAMPLE)].float().abs()
-    return Measures(_rms(x), float(flat.abs().max()), float(sample.median()))
+    low, high = (float(t) for t in torch.aminmax(flat))
+    return Measures(_rms(x), max(abs(low), abs(high)), float(sample.median()))
 
 
 def _variance(x: Tensor, axes: tuple[int, ...], groups: int | None, centered: bool) -> float | None:
@@ -163,7 +175,8 @@ def gradients(case: Case, loss: Callable[..., Any] | None) -> Gradients | None:
     import inspect as signatures
 
     model = case.model
-    if any(p.is_meta for p in model.parameters()):
+    own = getattr(case.inspection.trace.result, "loss", None)
+    if (loss is None and not isinstance(own, Tensor)) or any(p.is_meta for p in model.parameters()):
         return None
     takes = list(signatures.signature(loss).parameters) if loss is not None else []
     args, kwargs = call = prepare(model, case.batch)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import linecache
+import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +16,7 @@ from normkit.inspect.edit import Edit, Edits
 from normkit.inspect.inspection import Inspection
 from normkit.inspect.sites import folded
 
-__all__ = ["LEVELS", "Finding", "Report"]
+__all__ = ["LEVELS", "Finding", "Report", "code_of", "grouped", "measured_of", "table_lines", "where_of"]
 
 LEVELS = ("error", "warning", "info")
 
@@ -75,12 +79,17 @@ class Report:
     def count(self, severity: str) -> int:
         return sum(f.severity == severity for f in self.findings)
 
-    def __str__(self) -> str:
-        lines = [str(self.inspection), ""]
+    def text(self, width: int = 80) -> str:
+        """What ``print`` shows, in lines of so many columns; paths are never cut."""
+        lines = [*table_lines(str(self.inspection), width), ""]
         for group in grouped(self.findings):
-            lines += [*_said(group), ""]
-        lines += [*self.notes, ""] if self.notes else []
-        return "\n".join([*lines, self.verdict])
+            lines += [*_said(group, width), ""]
+        for note in self.notes:
+            lines += _wrapped("", note, width)
+        return "\n".join([*lines, *([""] if self.notes else []), self.verdict])
+
+    def __str__(self) -> str:
+        return self.text()
 
     __repr__ = __str__
 
@@ -101,7 +110,11 @@ class Report:
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, default=str)
+        """A number that is none, or infinite, is null: JSON has no word for it."""
+        found = self.to_dict()
+        for finding in found["findings"]:
+            finding["measured"] = finding["measured"] if math.isfinite(finding["measured"]) else None
+        return json.dumps(found, indent=2, default=str)
 
     def save(self, path: str | Path) -> Path:
         """As one page without any other file; as JSON if the name ends so."""
@@ -117,7 +130,7 @@ class Report:
         return f"<style>{style('.normkit-doctor')}</style><div class='normkit-doctor'>{body(self)}</div>"
 
     def fix(self) -> Edits:
-        """Make all safe fixes, in place: all or nothing. What they are is in the edits, which can be undone."""
+        """Make all safe fixes, in place: all or nothing. The edits say what they are, and can be undone."""
         edits = Edits([f.edit for f in self.findings if f.edit is not None])
         edits.apply()
         return edits
@@ -127,18 +140,75 @@ def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings that differ only in the number of their layer, together."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.code, finding.severity, folded(finding.where), finding.fix)
+        key = (finding.code, finding.severity, folded(finding.where), folded(finding.fix))
         alike.setdefault(key, []).append(finding)
     return list(alike.values())
 
 
-def _said(group: Sequence[Finding]) -> list[str]:
+def where_of(group: Sequence[Finding]) -> str:
+    """The path of one, or what their paths have in common and how many they are."""
+    first = group[0].where or "(the model)"
+    return first if len(group) == 1 else f"{folded(first)} ({len(group)} of them)"
+
+
+def measured_of(group: Sequence[Finding]) -> str:
+    """The number of one; of several, the smallest and the largest."""
+    low, high = (f"{pick(f.measured for f in group):.4g}" for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def code_of(line: str) -> str:
+    """What stands there: "file.py:12" -> "x = self.norm(x)"; nothing if it cannot be read."""
+    file, _, number = line.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if number.isdigit() else ""
+
+
+def table_lines(table: str, width: int) -> list[str]:
+    """Its lines; if one is too long, nearer to the margin; what is too long even there has its path below."""
+    title, *rows = table.splitlines()
+    if any(len(row) > width for row in rows):
+        margin = min(len(row) - len(row.lstrip()) for row in rows) - 2
+        rows = [row[max(margin, 0) :] for row in rows]
+    lines = [title]
+    for row in rows:
+        head, _, path = row.rpartition("  ")
+        fits = len(row) <= width or not head.strip()
+        lines += [row] if fits else [head.rstrip(), " " * max(2, min(8, width - len(path))) + path]
+    return lines
+
+
+def _said(group: Sequence[Finding], width: int) -> list[str]:
     first = group[0]
-    where = first.where if len(group) == 1 else f"{folded(first.where)} ({len(group)} of them)"
-    lines = [
-        f"{first.severity} {first.code} {first.name}: {where or '(the model)'}",
-        f"  {first.message}",
-        f"  measured: {first.measured:.4g}; expected: {first.expected}",
-        f"  fix: {first.fix}",
-    ]
-    return [*lines, f"  called at {first.line}"] if first.line else lines
+    lines = [f"{first.severity} {first.code} {first.name}: {where_of(group)}"]
+    lines += _wrapped("    ", first.message, width)
+    lines += _wrapped("    measured   ", measured_of(group), width)
+    lines += _wrapped("    expected   ", first.expected, width)
+    lines += _wrapped("    fix        ", first.fix, width)
+    if first.is_fixable:
+        lines.append("               (a safe one: report.fix() makes it)")
+    if first.line:
+        lines.append(f"    called at  {_near(first.line, width - 15)}")
+        code = code_of(first.line)
+        lines += [f"               {code[: max(20, width - 15)]}"] if code else []
+    return lines
+
+
+def _wrapped(label: str, words: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        words,
+        max(width, len(label) + 20),
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _near(line: str, room: int) -> str:
+    """A place as seen from here; of a library, if there is no room, from its own folder on."""
+    file, _, number = line.rpartition(":")
+    with contextlib.suppress(ValueError, OSError):
+        file = str(Path(file).relative_to(Path.cwd()))
+    if len(file) + len(number) >= room:
+        file = file.rpartition("site-packages/")[2]
+    return f"{file}:{number}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from normkit.errors import user_error
@@ -12,15 +12,16 @@ __all__ = ["write"]
 
 
 def write(path: Path, text: str) -> Path:
+    """What was there is replaced when the new one is complete."""
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+            os.replace(beside, path)
+        except BaseException:  # Ctrl-C too
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise user_error(f"{path} could not be written: {error.strerror or error}.") from error

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit.errors import NormkitError, user_error
+from normkit.inspect.trace import tensors_of
 
 __all__ = ["Call", "build_batch", "prepare", "unwrap"]
 
@@ -72,8 +73,9 @@ def _copied(value: Any, device: torch.device | None) -> Any:
         return {k: _copied(v, device) for k, v in value.items()}
     if type(value) in (tuple, list):
         return type(value)(_copied(v, device) for v in value)
+    memo: dict[int, Any] = {id(t): t.detach().clone() for t in tensors_of(value, 6)}
     try:
-        return copy.deepcopy(value)
+        return copy.deepcopy(value, memo)
     except Exception:  # what cannot be copied is handed on: a tokenizer, a process group
         return value
 

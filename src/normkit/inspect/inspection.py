@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +168,9 @@ def _unused(model: nn.Module, run: Trace) -> list[Unused]:
     for path, module in model.named_modules():
         if path in called or not path or not _looks_like_a_norm(module, specs):
             continue
-        owner = re.sub(r"(\.\d+)?\.[^.]+$|^[^.]+$", "", path)
+        owner = path.rpartition(".")[0]
+        while owner and isinstance(model.get_submodule(owner), (nn.ModuleList, nn.ModuleDict)):
+            owner = owner.rpartition(".")[0]  # containers are not called
         found.append(Unused(path, type(module).__name__, module, owner in called))
     return found
 

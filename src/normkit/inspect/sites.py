@@ -109,7 +109,7 @@ def _site(graph: Graph, nodes: Sequence[Node]) -> Site:
         spec=call.spec,
         place=place,
         branch=residual.kind if residual is not None else None,
-        block=block_of(call.path.partition(":")[0]),
+        block=block_of(_owner(call.path)),
         calls=len(nodes),
         readers=tuple(
             dict.fromkeys(w for i in graph.reads(node.index) for w in _words(graph, i, node.index))
@@ -125,6 +125,12 @@ def _site(graph: Graph, nodes: Sequence[Node]) -> Site:
         nodes=tuple(n.index for n in nodes),
         is_function=call.is_function,
     )
+
+
+def _owner(path: str) -> str:
+    """The module that calls it: what stands before the last name."""
+    before, colon, _ = path.partition(":")
+    return before if colon else path.rpartition(".")[0]
 
 
 def _words(graph: Graph, index: int, reader_of: int | None) -> tuple[str, ...]:

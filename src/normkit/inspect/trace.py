@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ from normkit.inspect import meta
 from normkit.inspect.operations import FUNCTIONAL_NORMS, kind_of, name_of
 from normkit.inspect.spec import NormSpec, SpecCache
 
-__all__ = ["ModuleCall", "Node", "NormCall", "Trace", "trace"]
+__all__ = ["ModuleCall", "Node", "NormCall", "NotNorm", "Trace", "trace"]
 
 UNKNOWN = NormSpec(True, (-1,), None, 0.0, True, None, False, False, None, None, 1.0)  # until it is found out
 Observer = Callable[["Node", Tensor, list[Tensor]], None]
@@ -86,6 +87,16 @@ class ModuleCall:
 
 
 @dataclass
+class NotNorm:
+    """A module whose class is named like a norm, and that computes none: why, and how it was called."""
+
+    module: nn.Module
+    reason: str
+    shape: tuple[int, ...]
+    line: str
+
+
+@dataclass
 class Trace:
     """The nodes of a run in order, and the calls of modules."""
 
@@ -94,9 +105,7 @@ class Trace:
     outputs: tuple[int, ...] = ()
     result: Any = None
     assumed: list[str] = field(default_factory=list)  # what the meta device could not say
-    not_norms: dict[str, tuple[nn.Module, str]] = field(
-        default_factory=dict
-    )  # named so, and why they are none
+    not_norms: dict[str, NotNorm] = field(default_factory=dict)  # by path
 
     @property
     def norms(self) -> list[Node]:
@@ -125,7 +134,8 @@ def trace(
     tracer = _Tracer(model, observe)
     for tensor in tensors_of(inputs):
         tracer.new_node("input", "input", (), tensor)
-    with ExitStack() as stack:
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the model's own run says them
         stack.enter_context(_patched(nn.Module, "__call__", tracer.module_call(nn.Module.__call__)))
         # Whoever fuses a norm into what stands beside it calls the module where somebody watches.
         hook = register_module_forward_pre_hook(lambda module, args: None)
@@ -377,7 +387,8 @@ class _Tracer(TorchFunctionMode):
                 if self.observe is not None:
                     self.observe(node, result, given)
             elif isinstance(spec, str):
-                graph.not_norms.setdefault(record.path, (record.module, spec))
+                found = NotNorm(record.module, spec, tuple(x.shape), calling_line())
+                graph.not_norms.setdefault(record.path, found)
         record.outputs = tuple(self.node_of(t) for t in tensors_of(result))
         record.stop = len(graph.nodes)
 
@@ -429,7 +440,12 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     )
 
 
-_MACHINERY = ("torch/nn/modules/module.py", "torch/nn/modules/container.py", "torch/overrides.py")
+_MACHINERY = (
+    "torch/nn/modules/module.py",
+    "torch/nn/modules/container.py",
+    "torch/nn/functional.py",
+    "torch/overrides.py",
+)
 _OWN = (
     "normkit/callable_part",
     "normkit/inspect/",

@@ -1,7 +1,7 @@
 """Other numbers share a mean than in the reference.
 
-What it finds: against a reference, a norm over other axes, other groups, or another number of features: queries and keys
-normalised for each head or over the whole width, groups ignored.
+What it finds: against a reference, a norm over other axes, other groups, or another number of features:
+queries and keys normalised for each head or over the whole width, groups ignored.
 
 Why it matters: shapes often fit either way, since a gain of one head can be broadcast.
 

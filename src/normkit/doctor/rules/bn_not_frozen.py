@@ -1,9 +1,10 @@
 """The weights are frozen, and BatchNorm still moves.
 
-What it finds: a BatchNorm in training mode whose own parameters, and the weights before it, take no gradient.
+What it finds: a BatchNorm in training mode whose own parameters, and the weights before it, take no
+gradient.
 
-Why it matters: requires_grad=False does not stop running statistics: they follow every batch. The frozen backbone is
-another one after fine-tuning than before, and its features depend on the rest of the batch.
+Why it matters: requires_grad=False does not stop running statistics: they follow every batch. The frozen
+backbone is another one after fine-tuning than before, and its features depend on the rest of the batch.
 
 Example:
     for p in backbone.parameters(): p.requires_grad = False

@@ -1,11 +1,11 @@
 """The running statistics are not those of the data.
 
-What it finds: channels whose running mean is more than 5 standard deviations from the batch's, or whose variance is
-off by a factor of 2, beyond what a sample of this size explains. A model whose statistics have not settled yet is left
-alone.
+What it finds: channels whose running mean is more than 5 standard deviations from the batch's, or whose
+variance is off by a factor of 2, beyond what a sample of this size explains. A model whose statistics have
+not settled yet is left alone.
 
-Why it matters: evaluation uses the running statistics. Where they are of other data (another preprocessing, weights that
-moved on, a momentum of 0), the model in evaluation is not the one that was trained.
+Why it matters: evaluation uses the running statistics. Where they are of other data (another preprocessing,
+weights that moved on, a momentum of 0), the model in evaluation is not the one that was trained.
 
 Fix: recalibrate: reset them, and run some batches in training mode without gradients.
 

@@ -2,8 +2,8 @@
 
 What it finds: against a reference, another order of cast and gain, or statistics in another dtype.
 
-Why it matters: in bfloat16 a quarter of all numbers differ by one rounding. Llama rounds first (after_cast), Gemma and T5's
-successors multiply first.
+Why it matters: in bfloat16 a quarter of all numbers differ by one rounding. Llama rounds first
+(after_cast), Gemma and T5's successors multiply first.
 
 Fix: normkit.RMSNorm(..., multiply="after_cast") or "before_cast".
 """

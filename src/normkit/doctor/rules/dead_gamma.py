@@ -1,9 +1,10 @@
 """A gain that is 0 and gets no gradient.
 
-What it finds: a gain (or 1 + w) below 1e-6 in all channels, or in some, whose gradient is 0 as well. It needs a loss.
+What it finds: a gain (or 1 + w) below 1e-6 in all channels, or in some, whose gradient is 0 as well. It
+needs a loss.
 
-Why it matters: zero gains are a good start where a gradient wakes them (the last norm of a residual branch). Without one
-they stay 0: behind a ReLU that sees exactly 0, or when they were frozen by mistake.
+Why it matters: zero gains are a good start where a gradient wakes them (the last norm of a residual
+branch). Without one they stay 0: behind a ReLU that sees exactly 0, or when they were frozen by mistake.
 
 Example:
     nn.init.zeros_(norm.weight); F.relu(norm(x))       # with a bias of 0: relu'(0) = 0

@@ -1,18 +1,19 @@
 """A gain or bias of a norm in a group with weight decay.
 
-What it finds: parameters of norms in a group of the optimizer whose weight_decay is not 0. It names the value that they
-decay to: 0, or, where the gain is 1 + w, 1.
+What it finds: parameters of norms in a group of the optimizer whose weight_decay is not 0. It names the
+value that they decay to: 0, or, where the gain is 1 + w, 1.
 
-Why it matters: decay pulls at the scale of every layer with a strength that was chosen for matrices. Most recipes leave
-norms out. It is debated: for gains of 1 + w, and for some roles (norms of queries and keys, final norms), decay has been
-found to help.
+Why it matters: decay pulls at the scale of every layer with a strength that was chosen for matrices. Most
+recipes leave norms out. It is debated: for gains of 1 + w, and for some roles (norms of queries and keys,
+final norms), decay has been found to help.
 
 Example:
     torch.optim.AdamW(model.parameters(), weight_decay=0.1)
 
 Fix: two groups; ``report.fix()`` splits them.
 
-References: huggingface/transformers#35927 (against), NVIDIA/Megatron-LM#1428 and arXiv:2605.26895 (for some).
+References: huggingface/transformers#35927 (against), NVIDIA/Megatron-LM#1428 and arXiv:2605.26895 (for
+some).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A norm reads a norm, and nothing stands between.
 
-What it finds: two norms over the same axes in a row; nobody else reads the first.
+What it finds: two norms over the same axes in a row; nobody else reads the first. A norm behind the last
+layer of a stack that ends each layer with one is information: many have it.
 
-Why it matters: the second one undoes the gain of the first and costs a pass over memory. It is what is left when a
-block was changed from one placement to another, or a norm was added that the layer already had.
+Why it matters: the second one undoes the gain of the first and costs a pass over memory. It is what is left
+when a block was changed from one placement to another, or a norm was added that the layer already had.
 
 Example:
     nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6, norm=nn.LayerNorm(64))   # Post-LN and a final norm
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
 from normkit.inspect.operations import MOVES
+from normkit.inspect.sites import folded
 
 
 def check(case: Case) -> Iterator[Found]:
@@ -33,9 +35,13 @@ def check(case: Case) -> Iterator[Found]:
         if first is None or first.is_function or site.is_function:
             continue
         same = first.spec.axes == site.spec.axes and first.spec.groups == site.spec.groups
+        same = same and first.group_size == site.group_size  # a view between may be of heads
         alone = len(graph.readers[at_node[0]]) == 1 and at_node[0] not in graph.trace.outputs
-        if not same or not alone or first.shape != site.shape or first.spec.gate or site.spec.gate:
+        if not same or not alone or first.spec.gate or site.spec.gate:
             continue
+        # the second one stands outside of the first one's layer, and in none of the same kind
+        owners = [folded(s.path.rpartition(".")[0]) for s in (first, site)]
+        ends_a_layer = bool(first.block) and first.block != site.block and owners[0] != owners[1]
         measures = case.measures(site)
         yield at(
             site,
@@ -44,4 +50,5 @@ def check(case: Case) -> Iterator[Found]:
             f"it reads the output of {first.path} and nothing else does: its input is normalised already"
             + (f" (rms {measures.rms:.3g})." if measures is not None else "."),
             f"remove one of the two, or check which of them the placement wants; {first.path} is the first.",
+            severity="info" if ends_a_layer else None,
         )

@@ -2,8 +2,8 @@
 
 What it finds: against a reference, a norm with another eps, or with eps outside of the root.
 
-Why it matters: where variances are small (early training, some layers of large models), eps decides the scale. 1e-5 for
-1e-6 has made ports of models differ in the third digit.
+Why it matters: where variances are small (early training, some layers of large models), eps decides the
+scale. 1e-5 for 1e-6 has made ports of models differ in the third digit.
 
 Fix: take eps from the reference's config.
 """

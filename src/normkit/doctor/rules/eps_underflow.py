@@ -1,9 +1,10 @@
 """eps is 0 in the dtype the norm runs in.
 
-What it finds: a copy of the norm, called in the dtype of the run with zeros and with tiny numbers, gives NaN or inf.
+What it finds: a copy of the norm, called in the dtype of the run with zeros and with tiny numbers, gives
+NaN or inf.
 
-Why it matters: float16 has nothing below 6e-8: an eps of 1e-8 or 1e-12 rounds to 0 there, and a row of zeros (padding,
-a dead unit, a fresh embedding) divides 0 by 0. One NaN ends a training run.
+Why it matters: float16 has nothing below 6e-8: an eps of 1e-8 or 1e-12 rounds to 0 there, and a row of
+zeros (padding, a dead unit, a fresh embedding) divides 0 by 0. One NaN ends a training run.
 
 Example:
     x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-8)      # in float16

@@ -2,8 +2,8 @@
 
 What it finds: against a reference, a norm whose gain is 1 + w there and w here.
 
-Why it matters: the same checkpoint gives another model. Gemma, and Qwen3-Next among others, store w for a gain of 1 + w;
-nothing raises, the output is a little off everywhere, and perplexity is.
+Why it matters: the same checkpoint gives another model. Gemma, and Qwen3-Next among others, store w for a
+gain of 1 + w; nothing raises, the output is a little off everywhere, and perplexity is.
 
 Example:
     gemma = RMSNorm(dim)                   # multiplies by weight; the checkpoint means 1 + weight

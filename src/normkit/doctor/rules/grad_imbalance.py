@@ -1,10 +1,10 @@
 """Gradients, or what layers add, are of very different sizes.
 
-What it finds: the gradient at the first residual sum is more than 10 times, or less than a tenth, of that at the last; or
-a sublayer adds less than 1 % of what is there.
+What it finds: the gradient at the first residual sum is more than 10 times, or less than a tenth, of that
+at the last; or a sublayer adds less than 1 % of what is there.
 
-Why it matters: one learning rate then fits some layers only; a sublayer that adds nothing has not been trained, or
-cannot be.
+Why it matters: one learning rate then fits some layers only; a sublayer that adds nothing has not been
+trained, or cannot be.
 
 Fix: look at the placement: Pre-LN has 1.8 to 3.7 between first and last at the start, Post-LN 0.7 to 1.2.
 

@@ -2,8 +2,9 @@
 
 What it finds: a momentum of 0.9 or more. In evaluation mode, where it has no effect, that is information.
 
-Why it matters: in PyTorch momentum is the share of the new batch, 0.1; in TensorFlow and in most papers it is the share
-that is kept, 0.9 or 0.99. Taken over as it is, the running statistics are those of the last batch.
+Why it matters: in PyTorch momentum is the share of the new batch, 0.1; in TensorFlow and in most papers it
+is the share that is kept, 0.9 or 0.99. Taken over as it is, the running statistics are those of the last
+batch.
 
 Example:
     nn.BatchNorm2d(64, momentum=0.99)

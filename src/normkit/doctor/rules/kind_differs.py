@@ -1,6 +1,7 @@
 """A LayerNorm where the reference has an RMSNorm, or the reverse.
 
-What it finds: against a reference, a norm that subtracts the mean and one that does not; or a bias that only one has.
+What it finds: against a reference, a norm that subtracts the mean and one that does not; or a bias that
+only one has.
 
 Why it matters: with weights taken over, the model is another one in every layer.
 

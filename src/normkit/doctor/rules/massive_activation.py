@@ -2,8 +2,8 @@
 
 What it finds: a residual sum with a number above 100 that is 1,000 times the median or more.
 
-Why it matters: large models have them by themselves, at the first token and in few features; attention needs them. They
-make quantisation hard, and low precision. Do not clip them: that harms the model.
+Why it matters: large models have them by themselves, at the first token and in few features; attention
+needs them. They make quantisation hard, and low precision. Do not clip them: that harms the model.
 
 Fix: nothing, unless you quantise: then keep those features wide.
 

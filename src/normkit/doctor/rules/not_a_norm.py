@@ -1,7 +1,7 @@
 """Named as a norm, and none.
 
-What it finds: a module whose class is called a norm, without statistics of its own, whose output is 10 times as large
-when its input is.
+What it finds: a module whose class is called a norm, without statistics of its own, whose output follows
+the scale of its input: 10 times as large when its input is, or its square, or its inverse.
 
 Why it matters: whoever reads the model believes that the scale is taken care of.
 
@@ -14,6 +14,7 @@ Fix: divide by the root mean square; or name it for what it does.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -32,11 +33,12 @@ OTHERS = re.compile(
 
 
 def check(case: Case) -> Iterator[Found]:
-    for path, (module, _) in case.inspection.trace.not_norms.items():
+    for path, found in case.inspection.trace.not_norms.items():
+        module = found.module
         kind = type(module).__name__
         if not NAMED.search(kind) or OTHERS.search(kind) or _has_statistics(module):
             continue
-        ratio = _follows(module)
+        ratio = _follows(module, found.shape)
         if ratio is not None:
             yield Found(
                 where=path,
@@ -44,6 +46,7 @@ def check(case: Case) -> Iterator[Found]:
                 expected="1: the same output, whatever the scale of the input",
                 message=f"{kind} gives outputs {ratio:.4g} times as large for inputs 100 times as large.",
                 fix="divide by the root of the mean square, or name it for what it does.",
+                line=found.line,
             )
 
 
@@ -52,10 +55,10 @@ def _has_statistics(module: nn.Module) -> bool:
     return bool(held) or any(hasattr(module, n) for n in ("running_mean", "mean", "std"))
 
 
-def _follows(module: nn.Module) -> float | None:
-    """How much larger the output is at 100 times the scale, if it is 10 times as large at 10."""
+def _follows(module: nn.Module, called_with: tuple[int, ...]) -> float | None:
+    """How much larger the output is at 100 times the scale, if it is a power of it: x, x², 1/x."""
     width = next((p.shape[-1] for p in module.parameters() if p.ndim), 8)
-    for shape in ((3, 4, width), (3, width, 4, 4)):
+    for shape in (called_with, (3, 4, width), (3, width, 4, 4)):
         generator = torch.Generator("cpu").manual_seed(0)
         x = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
         try:
@@ -67,6 +70,10 @@ def _follows(module: nn.Module) -> float | None:
         if torch.equal(one, x) and not any(True for _ in module.parameters()):
             return None  # it is switched off
         sizes = [float((y - zero).std()) for y in (one, ten, hundred)]
-        if sizes[0] > 0 and abs(sizes[1] / sizes[0] - 10) < 0.1 and abs(sizes[2] / sizes[0] - 100) < 1:
-            return sizes[2] / sizes[0]
+        if not (sizes[0] > 0 and math.isfinite(sizes[2])):
+            continue
+        ten_times, hundred_times = sizes[1] / sizes[0], sizes[2] / sizes[0]
+        is_power = math.isclose(hundred_times, ten_times**2, rel_tol=0.02)
+        if is_power and not 0.5 < ten_times < 2:
+            return hundred_times
     return None

@@ -1,10 +1,11 @@
 """Padding changes what real tokens get.
 
-What it finds: a norm whose means go across tokens, on a batch with padding: when the padding is replaced by something
-else, the outputs at real tokens change. The norm is called again on a copy, with what it was called with.
+What it finds: a norm whose means go across tokens, on a batch with padding: when the padding is replaced by
+something else, the outputs at real tokens change. The norm is called again on a copy, with what it was
+called with.
 
-Why it matters: results depend on how long the other samples of the batch are. It trains on padding, and the same
-sentence gets another answer in another batch.
+Why it matters: results depend on how long the other samples of the batch are. It trains on padding, and the
+same sentence gets another answer in another batch.
 
 Example:
     nn.BatchNorm1d(64)(x.transpose(1, 2))          # x has padding

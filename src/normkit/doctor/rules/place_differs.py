@@ -1,8 +1,10 @@
 """A norm stands in another place than in the reference.
 
-What it finds: against a reference, a norm with another place in the residual stream, or another number of norms.
+What it finds: against a reference, a norm with another place in the residual stream, or another number of
+norms.
 
-Why it matters: Pre-LN and Post-LN have the same weights. A checkpoint of one loads into the other without an error.
+Why it matters: Pre-LN and Post-LN have the same weights. A checkpoint of one loads into the other without
+an error.
 
 Fix: the reference's placement.
 """

@@ -1,10 +1,11 @@
 """Processes hold different norms.
 
-What it finds: under torch.distributed, parameters or buffers of norms that are not the same in all processes. Shards
-(DTensor) are left out.
+What it finds: under torch.distributed, parameters or buffers of norms that are not the same in all
+processes. Shards (DTensor) are left out.
 
-Why it matters: replicas are meant to be one model. Running statistics drift apart without a word where buffers are not
-broadcast; gains do where a process loaded another checkpoint. What is saved is that of one process.
+Why it matters: replicas are meant to be one model. Running statistics drift apart without a word where
+buffers are not broadcast; gains do where a process loaded another checkpoint. What is saved is that of one
+process.
 
 Example:
     DistributedDataParallel(model, broadcast_buffers=False)       # BatchNorm inside

@@ -1,7 +1,7 @@
 """A bias right before a norm that takes it away again.
 
-What it finds: a convolution or linear layer with a bias whose output goes to a BatchNorm alone, where all of the bias
-vanishes, or to a LayerNorm, where its mean does.
+What it finds: a convolution or linear layer with a bias whose output goes to a BatchNorm alone, where all
+of the bias vanishes, or to a LayerNorm, where its mean does.
 
 Why it matters: parameters, memory and a little time for nothing; a gradient that is 0 but for rounding.
 

@@ -1,10 +1,10 @@
 """One norm, or one gain, in several places of a pass.
 
-What it finds: a module that is called for different readers (other matrices read its output), or two norms that hold
-the same parameter. A layer that is repeated as a whole, as in ALBERT, is no finding.
+What it finds: a module that is called for different readers (other matrices read its output), or two norms
+that hold the same parameter. A layer that is repeated as a whole, as in ALBERT, is no finding.
 
-Why it matters: places have statistics and roles of their own; a gain that two places pull at fits neither. With
-BatchNorm, the running statistics are a mixture of both. Mostly it is a slip: self.norm1 written twice.
+Why it matters: places have statistics and roles of their own; a gain that two places pull at fits neither.
+With BatchNorm, the running statistics are a mixture of both. Mostly it is a slip: self.norm1 written twice.
 
 Example:
     x = x + self.attention(self.norm1(x))
@@ -20,30 +20,68 @@ from collections.abc import Iterator
 
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
+from normkit.inspect.graph import Graph
 from normkit.inspect.sites import Site
+
+_PLACES = ("pre", "post", "out", "qk", "v", "inner", "after-conv", "after-linear", "stem")
 
 
 def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
-    places: dict[int, dict[tuple[str, ...], Site]] = defaultdict(dict)
+    called: dict[int, list[tuple[Site, int]]] = defaultdict(list)
     for site in case.sites:
-        if site.is_function or not any(True for _ in site.module.parameters()):
-            continue
-        for n in site.nodes:
-            weights = [w for i in graph.reads(n) for w in graph.nodes[i].weights]
-            if weights:
-                places[id(site.module)].setdefault(tuple(sorted(weights)), site)
-    for readers in places.values():
-        if len(readers) > 1:
-            site = next(iter(readers.values()))
-            names = ", ".join(names[0] for names in readers)
+        if not site.is_function and any(True for _ in site.module.parameters()):
+            called[id(site.module)] += [(site, n) for n in site.nodes]
+    for calls in called.values():
+        places: dict[tuple[frozenset[str], frozenset[str]], Site] = {}
+        by_caller: dict[int, list[tuple[Site, int]]] = defaultdict(list)
+        for site, n in calls:
+            by_caller[graph.nodes[n].call].append((site, n))
+        together = max(by_caller.values(), key=len)  # in one call of the module that calls it
+        ends = any(not any(graph.ancestors[r.node] >> n & 1 for r in graph.residuals) for _, n in calls)
+        looks = any(site.place not in _PLACES for site, _ in calls) or (bool(graph.residuals) and ends)
+        if looks and not _is_written_twice(graph, together):
+            continue  # a norm for predictions may look at every layer
+        for site, n in together:
+            matrices = [graph.nodes[i] for i in _reads(graph, n) if graph.is_weighted(graph.nodes[i])]
+            reads = frozenset(w for node in matrices for w in node.weights)
+            writes = frozenset(
+                w for i in graph.writes(graph.nodes[n].inputs[0]) for w in graph.nodes[i].weights
+            )
+            if reads and writes and not any(reads & r or writes == w for r, w in places):
+                places[reads, writes] = site
+        if len(places) > 1:
+            names = ", ".join(min(reads) for reads, _ in places)
             yield at(
-                site,
-                float(len(readers)),
+                calls[0][0],
+                float(len(places)),
                 "one place for each norm",
-                f"it is called for {len(readers)} different readers ({names}) with the same gain.",
+                f"it is called for {len(places)} different readers ({names}) with the same gain.",
                 "give each place a norm of its own.",
             )
+    yield from _tied(case)
+
+
+def _is_written_twice(graph: Graph, calls: list[tuple[Site, int]]) -> bool:
+    """On two lines, each for a sum that the same code has made, or for what it was given."""
+    caller = graph.nodes[calls[0][1]].call
+    began = graph.trace.calls[caller].start if caller >= 0 else 0
+    sources = [graph.nodes[graph.root(graph.nodes[n].inputs[0])] for _, n in calls]
+    own = all(node.call == caller or node.index < began for node in sources)
+    return own and len({site.line for site, _ in calls}) > 1 and any(node.kind == "add" for node in sources)
+
+
+def _reads(graph: Graph, index: int) -> list[int]:
+    """Who reads it, behind an activation or a pooling too."""
+    found = []
+    for i in graph.reads(index):
+        alone = sum(graph.nodes[k].live for k in graph.nodes[i].inputs) == 1
+        found += _reads(graph, i) if graph.nodes[i].kind in ("activation", "pool") and alone else [i]
+    return found
+
+
+def _tied(case: Case) -> Iterator[Found]:
+    """Two norms with one parameter, in modules that share nothing else."""
     owners: dict[int, dict[str, Site]] = defaultdict(dict)
     for site in case.sites:
         for parameter in site.module.parameters() if not site.is_function else ():
@@ -51,8 +89,15 @@ def check(case: Case) -> Iterator[Found]:
     said: set[tuple[str, ...]] = set()
     for sites in owners.values():
         paths = tuple(sites)
-        if len(paths) > 1 and paths not in said and len({id(s.module) for s in sites.values()}) > 1:
-            said.add(paths)
+        if len(paths) < 2 or paths in said or len({id(s.module) for s in sites.values()}) < 2:
+            continue
+        said.add(paths)
+        holders = [path.rpartition(".")[0] for path in paths[:2]]
+        first, second = (
+            {id(p) for p in case.model.get_submodule(path).parameters() if p.ndim > 1} for path in holders
+        )
+        one_in_the_other = any(f"{a}.".startswith(f"{b}." if b else "") for a, b in (holders, holders[::-1]))
+        if one_in_the_other or not first & second:
             yield at(
                 sites[paths[1]],
                 float(len(paths)),

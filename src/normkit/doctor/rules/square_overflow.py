@@ -1,9 +1,10 @@
 """Squares leave the range of float16.
 
-What it finds: a norm that squares in float16: its output is wrong for inputs of some hundreds, which other layers reach.
-And a stream in float16 that is within a factor of 8 of the largest number there is.
+What it finds: a norm that squares in float16: its output is wrong for inputs of some hundreds, which other
+layers reach. And a stream in float16 that is within a factor of 8 of the largest number there is.
 
-Why it matters: 256 squared is inf in float16. The norm then gives 0, silently: no NaN, no exception, a dead token.
+Why it matters: 256 squared is inf in float16. The norm then gives 0, silently: no NaN, no exception, a dead
+token.
 
 Example:
     x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)  # x is float16

@@ -2,11 +2,11 @@
 
 What it finds: eight layers or more after the second in which the stream grows by more than 15 % each.
 
-Why it matters: late layers then add little beside what is there, and numbers get large. A Pre-LN stream always grows
-somewhat; it is a matter of degree.
+Why it matters: late layers then add little beside what is there, and numbers get large. A Pre-LN stream
+always grows somewhat; it is a matter of degree.
 
-Fix: scale the initial weights of what is added by 1/sqrt(2 · depth); or a norm behind each sublayer (Peri-LN), LayerNorm
-Scaling, LayerScale.
+Fix: scale the initial weights of what is added by 1/sqrt(2 · depth); or a norm behind each sublayer
+(Peri-LN), LayerNorm Scaling, LayerScale.
 
 References: Kim et al. 2025, arXiv:2502.02732; Sun et al. 2025, arXiv:2502.05795.
 """

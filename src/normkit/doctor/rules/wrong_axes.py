@@ -1,19 +1,19 @@
 """Statistics over the wrong numbers.
 
-What it finds: a norm without running statistics whose means are over the whole batch and all features; one whose
-gain lies on an axis that is not the channel of the matrices around it; one that takes in tokens, positions or space
-where the other norms of the model keep to the features.
+What it finds: a norm without running statistics whose means are over the whole batch and all features; one
+whose gain lies on an axis that is not the channel of the matrices around it; one that takes in tokens,
+positions or space where the other norms of the model keep to the features.
 
-Why it matters: samples or tokens leak into each other (a causal model sees the future), results depend on the batch
-and on the length, and nothing raises: shapes fit whenever two axes have the same size.
+Why it matters: samples or tokens leak into each other (a causal model sees the future), results depend on
+the batch and on the length, and nothing raises: shapes fit whenever two axes have the same size.
 
 Example:
     mean = x.mean()                              # over the batch, too
     nn.LayerNorm([length, dim])                  # over tokens, too
     nn.LayerNorm(width)(images)                  # over the last axis of (n, c, h, w)
 
-Fix: normalise over the features alone: nn.LayerNorm(dim) with the features last, normkit.LayerNorm(c, axis=1) for
-images.
+Fix: normalise over the features alone: nn.LayerNorm(dim) with the features last, normkit.LayerNorm(c,
+axis=1) for images.
 
 References: Ba et al. 2016, arXiv:1607.06450.
 """
@@ -33,10 +33,9 @@ _STREAM = ("pre", "post", "out", "final")
 
 def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
-    channels = {site.path: _channel(graph, site) for site in case.sites}
-    usual = Counter(_pattern(s, channels[s.path]) for s in case.sites)
-    for site in case.sites:
-        channel = channels[site.path]
+    channels = [_channel(graph, site) for site in case.sites]
+    usual = Counter(_pattern(s, c) for s, c in zip(case.sites, channels, strict=True) if s.place in _STREAM)
+    for site, channel in zip(case.sites, channels, strict=True):
         said = _said(site, channel, usual)
         if said is not None:
             yield at(
@@ -50,12 +49,18 @@ def check(case: Case) -> Iterator[Found]:
 
 def _said(site: Site, channel: int | None, usual: Counter[tuple[bool, int]]) -> str | None:
     spec, rank = site.spec, len(site.shape)
-    if spec.running or rank < 2 or site.is_function or spec.groups is not None:
+    if spec.running or rank < 2 or (site.is_function and site.place not in _STREAM):
         return None
     if len(spec.axes) == rank:
         return "its mean is over the whole batch"
     includes, extra = _pattern(site, channel)
     if channel is None:
+        return None
+    others = sum(n for (inside, more), n in usual.items() if inside and more == 0)
+    if spec.groups is not None:
+        axis = spec.axes[0] + rank
+        if site.place in _STREAM and channel != axis and others >= 2:
+            return f"it cuts axis {axis - rank} into groups, and the features are on axis {channel - rank}"
         return None
     if not includes and channel - rank not in spec.axes and -rank not in spec.axes:
         gains = [p.shape for p in site.module.parameters() if p.numel() > 1]
@@ -65,8 +70,7 @@ def _said(site: Site, channel: int | None, usual: Counter[tuple[bool, int]]) -> 
             return f"its gain and its mean are over axis {spec.axes[-1]}, and the features on axis {channel - rank}"
         if site.place in _STREAM and channel == rank - 1:
             return f"its mean is over axis {spec.axes[-1]}, and the features are on axis {channel - rank}"
-    others = sum(n for (inside, more), n in usual.items() if inside and more == 0)
-    if includes and extra > 0 and others >= 2 and others > usual[(True, extra)]:
+    if site.place in _STREAM and includes and extra > 0 and others >= 2 and others > usual[(True, extra)]:
         return "it takes in other positions, which the other norms of the model do not"
     return None
 

@@ -1,10 +1,11 @@
 """The skip is taken after the norm, in a layer that is otherwise Pre-LN.
 
-What it finds: a layer that ends in a plain sum, as Pre-LN layers do, but in which the sum takes up the output of
-the norm instead of what the norm read.
+What it finds: a layer that ends in a plain sum, as Pre-LN layers do, but in which the sum takes up the
+output of the norm instead of what the norm read.
 
-Why it matters: nothing gets past that norm any more. The stream is normalised in every layer, gradients through
-the skip shrink with depth, and the model trains like a Post-LN one without its warm-up. It runs, and learns worse.
+Why it matters: nothing gets past that norm any more. The stream is normalised in every layer, gradients
+through the skip shrink with depth, and the model trains like a Post-LN one without its warm-up. It runs,
+and learns worse.
 
 Example:
     x = self.norm(x)
@@ -43,7 +44,7 @@ def check(case: Case) -> Iterator[Found]:
             continue
         for r in sums:
             site = by_node.get(r.skip)
-            if site is None or not _inside(site.path, layer):
+            if site is None or not _inside(site.path, layer) or r.shortcut is not None or _is_scaled(case, r):
                 continue
             measures = case.measures(site)
             stream = measures.rms if measures is not None else 1.0
@@ -55,6 +56,19 @@ def check(case: Case) -> Iterator[Found]:
                 f"norm read (rms {stream:.3g}) goes no further.",
                 "keep what the norm reads: x = x + sublayer(norm(x)).",
             )
+
+
+def _is_scaled(case: Case, r: Residual) -> bool:
+    """The skip is multiplied by something: as in DeepNorm, it was thought about."""
+    graph = case.inspection.graph
+    rest = [i for i in graph.nodes[r.node].inputs if i not in r.branches]
+    for index in rest:
+        while index != r.skip and graph.nodes[index].inputs:
+            if graph.nodes[index].kind == "mul":
+                return True
+            live = [i for i in graph.nodes[index].inputs if graph.nodes[i].live]
+            index = live[0] if live else r.skip
+    return False
 
 
 def _inside(path: str, layer: str) -> bool:

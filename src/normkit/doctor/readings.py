@@ -1,0 +1,57 @@
+"""What the doctor takes from a training step: gradients that are there, and a few numbers to plot."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from normkit.doctor.case import Case
+from normkit.doctor.report import Report
+
+__all__ = ["is_sharded", "let_go", "scalars_of", "stored_gradients"]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return any(hasattr(p, "full_tensor") for p in model.parameters())
+
+
+def stored_gradients(case: Case) -> dict[str, float | None] | None:
+    """The largest gradient of each parameter of the norms; None if no parameter of the model has one."""
+    found: dict[str, float | None] = {}
+    for site in case.sites:
+        if not site.is_function:
+            for name, p in site.module.named_parameters():
+                if p.requires_grad:
+                    found[f"{site.path}.{name}"] = _largest(p.grad)
+    rest = (p.grad for p in case.model.parameters() if p.grad is not None)
+    return found if any(found.values()) or any(_largest(grad) for grad in rest) else None
+
+
+def _largest(grad: Tensor | None) -> float:
+    """Of absolute values; what is no number is none of 0."""
+    if grad is None or grad.numel() == 0:
+        return 0.0
+    whole: Tensor = grad.full_tensor() if hasattr(grad, "full_tensor") else grad  # of a DTensor
+    value = float((whole.coalesce().values() if whole.is_sparse else whole).abs().max())
+    return value if value == value else float("inf")
+
+
+def scalars_of(case: Case, report: Report) -> dict[str, float]:
+    numbers: dict[str, float] = {"errors": report.count("error"), "warnings": report.count("warning")}
+    stream = [case.seen.measures[r.node].rms for r in case.residuals if r.node in case.seen.measures]
+    if stream:
+        numbers["stream_rms_last"] = stream[-1]
+        numbers["stream_growth"] = stream[-1] / max(stream[0], 1e-30)
+    if case.seen.measures:
+        numbers["largest_activation"] = max(m.largest for m in case.seen.measures.values())
+    sums = case.gradients.stream if case.gradients is not None else []
+    if len(sums) > 1 and sums[-1][1] > 0:
+        numbers["grad_first_last"] = sums[0][1] / sums[-1][1]
+    return {f"normkit/{name}": value for name, value in numbers.items()}
+
+
+def let_go(case: Case) -> None:
+    """Of activations, which a report would hold until the next look."""
+    case.inspection.trace.result = None
+    for node in case.inspection.graph.nodes:
+        if node.norm is not None:
+            node.norm.args, node.norm.kwargs = (), {}

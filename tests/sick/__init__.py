@@ -1,0 +1,8 @@
+"""Broken models and their repaired twins: real bugs, in a few lines each."""
+
+from sick import axes, calls, numbers, places
+from sick.case import Sick
+
+__all__ = ["CASES", "Sick"]
+
+CASES = [*places.CASES, *axes.CASES, *calls.CASES, *numbers.CASES]
