@@ -17,7 +17,7 @@ __all__ = ["assert_healthy"]
 
 @pytest.fixture(scope="session")
 def assert_healthy() -> Callable[..., None]:
-    """``nk.assert_healthy(model, batch, **options)``: fails with the doctor's report on an error or a warning."""
+    """``nk.assert_healthy(model, batch, **options)``: fails with the report on an error or a warning."""
     from normkit.doctor import assert_healthy as check
 
     return check

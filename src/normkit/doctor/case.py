@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect as signatures
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,7 @@ from normkit.inspect.untouched import untouched
 __all__ = ["Case", "Gradients", "Measures", "Seen", "examine_run", "gradients"]
 
 SAMPLE = 4096  # of a tensor, for a median
+NO_PADDING = re.compile("masked|global|head|special|loss")  # masks of something else
 FEW = 1 << 20  # numbers that one thread looks at
 
 
@@ -37,11 +40,12 @@ class Measures:
 class Seen:
     """Takes down numbers while a model runs, and the tensors that a rule will need."""
 
-    def __init__(self, *, keep_outputs: bool = False, keep_inputs: bool = False) -> None:
+    def __init__(self, *, keep_outputs: bool = False, length: int | None = None) -> None:
         self.measures: dict[int, Measures] = {}
         self.outputs: dict[int, Tensor] = {}
         self.inputs: dict[int, Tensor] = {}
-        self.keep_outputs, self.keep_inputs = keep_outputs, keep_inputs
+        self.keep_outputs = keep_outputs
+        self.length = length  # of padded sequences: inputs are kept of norms that may look beyond a token
 
     @torch.no_grad()
     def __call__(self, node: Node, output: Tensor, read: list[Tensor]) -> None:
@@ -78,7 +82,8 @@ class Seen:
         self.measures[node.index] = found
         if self.keep_outputs:
             self.outputs[node.index] = output.detach().clone()
-        if self.keep_inputs and spec.axes != (-1,):
+        alone = spec.axes == (-1,) and x.shape[-1] != self.length and not node.norm.is_function
+        if self.length is not None and not alone:
             self.inputs[node.index] = x.detach().clone()
 
 
@@ -146,34 +151,49 @@ class Case:
 def examine_run(model: nn.Module, batch: Any, **given: Any) -> Case:
     """Run the model once, and take down what happens."""
     compared = given.get("reference") is not None or given.pop("keep_outputs", False)
-    seen = Seen(keep_outputs=bool(compared), keep_inputs=True)
+    mask = padding_mask(model, batch) if isinstance(model, nn.Module) else None
+    seen = Seen(keep_outputs=bool(compared), length=None if mask is None else mask.shape[1])
     with torch.no_grad():
         inspection = run(model, batch, seen)
-    mask = padding_mask(batch)
     return Case(inspection.model, inspection, seen, batch, batch is None, mask=mask, **given)
 
 
-def padding_mask(batch: Any) -> Tensor | None:
-    """The mask in a batch that has padding: 0 and 1, or booleans, one for each token."""
-    if not isinstance(batch, Mapping):
-        return None
-    for name, value in batch.items():
-        if "mask" not in str(name) or not isinstance(value, Tensor) or value.ndim != 2:
+def padding_mask(model: nn.Module, batch: Any) -> Tensor | None:
+    """The mask in a batch that has padding: 0 and 1, or booleans, one for each token; or made from lengths."""
+    named = _named(model, batch)
+    for name, value in named.items():
+        if "mask" not in name or NO_PADDING.search(name) or value.ndim != 2 or value.is_meta:
             continue
         if value.dtype != torch.bool and not bool(((value == 0) | (value == 1)).all()):
             continue
-        real = value.bool()
-        if "padding" in str(name):
-            real = ~real
+        real = ~value.bool() if "padding" in name else value.bool()
         if bool(real.any()) and not bool(real.all()):
             return real
+    for name, value in named.items():
+        is_count = value.ndim == 1 and not value.is_floating_point() and value.dtype != torch.bool
+        if "len" not in name or not is_count or value.is_meta or len(value) < 2:
+            continue
+        longest = int(value.max())
+        others = [t.shape for t in named.values() if t.ndim > 1 and len(t) == len(value)]
+        if 0 < int(value.min()) < longest and any(longest in shape[1:] for shape in others):
+            return torch.arange(longest, device=value.device) < value[:, None]
     return None
+
+
+def _named(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    """The tensors of a batch, by the names of the model's arguments."""
+    if isinstance(batch, (tuple, list)):
+        try:
+            batch = signatures.signature(model.forward).bind_partial(*batch).arguments
+        except (TypeError, ValueError):
+            return {}
+    if not isinstance(batch, Mapping):
+        return {}
+    return {str(name): value for name, value in batch.items() if isinstance(value, Tensor)}
 
 
 def gradients(case: Case, loss: Callable[..., Any] | None) -> Gradients | None:
     """Of the user's loss, or of the one that the model returns; None where there is none."""
-    import inspect as signatures
-
     model = case.model
     own = getattr(case.inspection.trace.result, "loss", None)
     if (loss is None and not isinstance(own, Tensor)) or any(p.is_meta for p in model.parameters()):

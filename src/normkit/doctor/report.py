@@ -131,7 +131,7 @@ class Report:
 
     def fix(self) -> Edits:
         """Make all safe fixes, in place: all or nothing. The edits say what they are, and can be undone."""
-        edits = Edits([f.edit for f in self.findings if f.edit is not None])
+        edits = Edits(list(dict.fromkeys(f.edit for f in self.findings if f.edit is not None)))
         edits.apply()
         return edits
 

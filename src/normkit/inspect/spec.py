@@ -19,6 +19,7 @@ from torch import Tensor, nn
 __all__ = ["NormSpec", "NotANormError", "SpecCache", "bare_copy", "call", "probe"]
 
 CLOSE = 1e-4  # of the largest output: many norms compute in float32, whatever they are given
+SIGMOID_OF_1 = 1 / (1 + math.exp(-1))
 SCALES = [10.0**-k for k in range(13)]  # of inputs, until eps is seen
 CONSTANT = "its output does not depend on its input"
 ALONE = "each of its numbers is computed by itself"
@@ -131,7 +132,9 @@ def _probe_gated(module: nn.Module, shape: Sequence[int]) -> NormSpec:
         raise NotANormError("its second tensor is no gate")
     one, two = (probe(_Gated(module, gate), shape) for gate in (1.0, 2.0))
     if math.isclose(one.factor, two.factor, rel_tol=1e-3):
-        return replace(one, gate="before")
+        eps = one.eps * SIGMOID_OF_1**2  # silu(1) and sigmoid(1) made the input that much smaller
+        stated = (v for v in vars(module).values() if type(v) is float and math.isclose(v, eps, rel_tol=1e-2))
+        return replace(one, gate="before", eps=next(stated, float(f"{eps:.4g}")))
     return replace(one, gate="after", factor=1.0)
 
 
@@ -392,6 +395,8 @@ def _read_statistics(module: nn.Module, shape: Sequence[int]) -> torch.dtype | N
 
 
 def _moves_buffers(bare: nn.Module, x: Tensor) -> bool:
+    if getattr(bare, "momentum", None) == 0:  # it keeps them, and does not move them
+        bare.momentum = 0.1
     before = {name: b.clone() for name, b in bare.named_buffers()}
     call(bare, x)
     return any(not torch.equal(b, before[name]) for name, b in bare.named_buffers() if b.is_floating_point())

@@ -12,7 +12,7 @@ Example:
 
 Fix: put them into evaluation mode after model.train(): every epoch.
 
-References: pytorch/pytorch#16149.
+References: pytorch/pytorch#86590, lightly-ai/lightly#1438, pgniewko/gt-pyg#112.
 """
 
 from __future__ import annotations

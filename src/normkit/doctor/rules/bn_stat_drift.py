@@ -57,6 +57,6 @@ def _has_settled(module: torch.nn.Module) -> bool:
     steps, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", 0.1)
     if steps is None:
         return False
-    if momentum is None:
+    if not momentum:  # the mean of all batches; or 0, and nothing will ever move them
         return int(steps) > 0
     return int(steps) > 0 and (1 - momentum) ** int(steps) <= SETTLED

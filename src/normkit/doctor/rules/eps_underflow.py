@@ -11,7 +11,8 @@ Example:
 
 Fix: statistics in float32, as torch.nn and normkit take them: x = x.float(), and back in the end.
 
-References: Micikevicius et al. 2018, arXiv:1710.03740 (norms in float32).
+References: pytorch/pytorch#32137, huggingface/diffusers#13316, deepspeedai/DeepSpeed#581; Micikevicius et
+al. 2018, arXiv:1710.03740 (norms in float32).
 """
 
 from __future__ import annotations

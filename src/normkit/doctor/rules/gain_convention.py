@@ -9,6 +9,8 @@ Example:
     gemma = RMSNorm(dim)                   # multiplies by weight; the checkpoint means 1 + weight
 
 Fix: normkit.RMSNorm(dim, zero_centered_weight=True), or add 1 to the weights once.
+
+References: pytorch/executorch#19901, Blaizzy/mlx-vlm#2041.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Example:
 
 Fix: 1 minus it.
 
-References: torch.nn.BatchNorm2d's own note; Ioffe & Szegedy 2015, arXiv:1502.03167.
+References: pytorch/vision#8250 (MaxViT); torch.nn.BatchNorm2d's own note; Ioffe & Szegedy 2015,
+arXiv:1502.03167.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ Example:
 Fix:
     x = x + self.attention(self.norm(x))
 
-References: Xiong et al. 2020, arXiv:2002.04745; He et al. 2016, arXiv:1603.05027.
+References: SHI-Labs/Compact-Transformers#25, Howuhh/faster-trajectory-transformer#3; Xiong et al. 2020,
+arXiv:2002.04745; He et al. 2016, arXiv:1603.05027.
 """
 
 from __future__ import annotations

@@ -1,0 +1,290 @@
+"""What a look runs: the call that the loop made, however the model is compiled, wrapped or called."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+import normkit as nk
+from normkit.doctor.last_call import LastCall
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4, bias=False)
+        self.norm = nn.LayerNorm(4, eps=0.1)
+
+    def forward(self, x, *, scale=None, mask=None):
+        x = self.norm(self.linear(x))
+        return x if scale is None else x * scale
+
+
+def sequential():
+    return nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4, eps=0.1))
+
+
+def rows(doctor):
+    """Of the batch that was looked at."""
+    return doctor.report.inspection.sites[0].shape[0]
+
+
+def step(doctor, output):
+    output.sum().backward()
+    return doctor.step()
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("how", ["the compiled", "the bare", "compiled in place", "compiled in place later"])
+def test_a_compiled_model_is_looked_at_and_compiled_once(how, fullgraph, caplog):
+    counter, model = CompileCounter(), Net()
+    settings = {"backend": counter, "fullgraph": fullgraph}
+    called = model
+    if how in ("the compiled", "the bare"):
+        called = torch.compile(model, **settings)
+    elif how == "compiled in place":
+        model.compile(**settings)
+    doctor = nk.Doctor(called if how == "the compiled" else model, every=3)
+    if how == "compiled in place later":
+        model.compile(**settings)
+    looked = [step(doctor, called(torch.randn(8, 4))) is not None for _ in range(7)]
+    assert looked == [True, False, True, False, False, True, False]
+    assert counter.frame_count == 1
+    assert [f.where for f in doctor.findings] == ["norm"]
+    assert "could not" not in caplog.text
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_graph_that_must_be_whole_stays_so_where_torch_traces_hooks():
+    """nn.Sequential's own call is traced: then there is nothing to hear, and nothing breaks."""
+    model, lines = sequential(), []
+    doctor = nk.Doctor(model, every=1, out=lines.append)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert [step(doctor, compiled(torch.randn(8, 4))) for _ in range(3)] == [None] * 3
+    assert len(lines) == 1
+    assert "Sequential was not called since the step before, or only in compiled code" in lines[0]
+    doctor = nk.Doctor(compiled, every=1, out=lines.append)
+    assert step(doctor, compiled(torch.randn(8, 4))) is not None
+
+
+def test_a_model_that_was_never_called_gets_one_clear_line(caplog):
+    doctor = nk.Doctor(Net(), every=1)
+    assert [doctor.step() for _ in range(3)] == [None] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 1: could not look: Net was not called since the step before, or only in compiled code. "
+        "Give Doctor what the loop calls: the compiled or wrapped model, if it is."
+    ]
+
+
+def test_an_examination_that_fails_is_one_line_and_training_goes_on(caplog):
+    class Once(Net):
+        def forward(self, x):
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls % 2 == 0:
+                raise RuntimeError("no more\nof this")
+            return super().forward(x)
+
+    model = Once()
+    doctor = nk.Doctor(model, every=1)
+    for _ in range(3):
+        model.calls = 0
+        assert step(doctor, model(torch.randn(8, 4))) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "could not look: Once(" in record.getMessage()
+    assert "raised RuntimeError: no more of this" in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_an_interrupt_passes():
+    class Interrupted(Net):
+        is_second = False
+
+        def forward(self, x):
+            if self.is_second:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    model = Interrupted()
+    doctor = nk.Doctor(model)
+    model(torch.randn(8, 4)).sum().backward()
+    model.is_second = True
+    with pytest.raises(KeyboardInterrupt):
+        doctor.step()
+
+
+def test_a_loss_that_fails_costs_only_its_gradients(caplog):
+    def loss(output):
+        raise ValueError("no loss today")
+
+    model = Net()
+    doctor = nk.Doctor(model, every=1, loss=loss, select="NK204")
+    for _ in range(2):
+        assert step(doctor, model(torch.randn(8, 4))).count("error") == 1
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("no gradients of the stream" in line for line in said) == 1
+    assert any("no loss today" in line for line in said)
+
+
+def test_of_several_calls_the_last_with_gradients_counts():
+    model = Net()
+    doctor = nk.Doctor(model, every=1)
+    model(torch.randn(3, 4))
+    last = model(torch.randn(5, 4))
+    with torch.no_grad():
+        model(torch.randn(7, 4))
+    step(doctor, last)
+    assert rows(doctor) == 5
+
+
+def test_a_call_without_gradients_is_better_than_none():
+    model = Net()
+    doctor = nk.Doctor(model)
+    with torch.no_grad():
+        model(torch.randn(7, 4))
+    assert doctor.step() is not None
+    assert rows(doctor) == 7
+
+
+def test_gradients_may_be_accumulated_over_several_calls():
+    model = Net()
+    doctor = nk.Doctor(model, every=2)
+    for _ in range(4):
+        for size in (2, 3):
+            model(torch.randn(size, 4)).sum().backward()
+        doctor.step()
+    assert rows(doctor) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((), {"x": 0}), ((0,), {}), ((0,), {"scale": 2.0}), ((), {"x": 0, "scale": 2.0, "mask": None})],
+)
+def test_arguments_may_have_names_or_not(args, kwargs):
+    x = torch.randn(6, 4)
+    model = Net()
+    doctor = nk.Doctor(model)
+    output = model(*(x for _ in args), **{k: x if k == "x" else v for k, v in kwargs.items()})
+    assert step(doctor, output) is not None
+    assert rows(doctor) == 6
+
+
+def test_a_model_may_take_a_dict_as_its_one_argument():
+    class Dict(Net):
+        def forward(self, batch):
+            return super().forward(batch["x"])
+
+    model = Dict()
+    doctor = nk.Doctor(model)
+    assert step(doctor, model({"x": torch.randn(6, 4)})) is not None
+
+
+def test_unnamed_beside_named_arguments_are_refused_in_a_line(caplog):
+    class Star(Net):
+        def forward(self, *xs, scale=1.0):
+            return super().forward(xs[0]) * scale
+
+    model = Star()
+    assert step(nk.Doctor(model), model(torch.randn(6, 4), scale=2.0)) is None
+    assert "Star is called with *args and with keywords" in caplog.text
+
+
+def test_a_child_is_looked_at_where_the_model_itself_is_not_called():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.small, self.net = nn.Linear(4, 4), Net()
+
+        def training_step(self, x):
+            return self.net(self.small(x))
+
+    model = Outer()
+    doctor = nk.Doctor(model)
+    step(doctor, model.training_step(torch.randn(6, 4)))
+    assert [f.where for f in doctor.findings] == ["net.norm"]
+
+
+def test_the_look_is_cast_as_the_call_was():
+    model = Net()
+    doctor = nk.Doctor(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    doctor.step()
+    assert doctor.report.inspection.sites[0].dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_look_inside_of_autocast_leaves_no_weights_without_gradients_behind():
+    model = Net()
+    doctor = nk.Doctor(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(8, 4)).sum().backward()
+        torch.clear_autocast_cache()  # as between two blocks
+        doctor.step()
+        model.zero_grad()
+        model(torch.randn(8, 4)).float().square().sum().backward()
+    assert model.linear.weight.grad is not None
+
+
+def test_scaled_gradients_are_looked_at_and_stay_scaled():
+    model, lines = Net(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    doctor = nk.Doctor(model, optimizer, every=1, ignore="NK204", out=lines.append)
+    for _ in range(3):
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.randn(8, 4)).square().mean()
+        scaler.scale(loss).backward()
+        before = model.norm.weight.grad.clone()
+        assert doctor.step() is not None
+        assert torch.equal(model.norm.weight.grad, before)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 1024.0
+    assert lines == []
+
+
+def test_a_watched_model_can_be_pickled_and_copied_and_the_copies_are_not_heard():
+    model = Net()
+    doctor = nk.Doctor(model)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    output = model(torch.randn(5, 4))
+    for other in copies:
+        other(torch.randn(7, 4))
+    step(doctor, output)
+    assert rows(doctor) == 5
+
+
+def test_two_doctors_hear_the_same_call():
+    model = Net()
+    first, second = nk.Doctor(model), nk.Doctor(model, every=1)
+    output = model(torch.randn(5, 4))
+    assert step(first, output) is not None
+    assert second.step() is not None
+    assert (rows(first), rows(second)) == (5, 5)
+
+
+def test_a_forward_that_stood_in_for_another_is_not_called_again():
+    """As Lightning does under DDP: training_step comes as the forward of the module."""
+    model = Net()
+    calls = LastCall(model)
+    calls.start()
+    model.forward = lambda batch, index: Net.forward(model, batch)
+    model(torch.randn(5, 4), 0)
+    del model.forward
+    found = calls.take()
+    assert found is not None
+    assert found.path == "norm" or found.path == "linear"
