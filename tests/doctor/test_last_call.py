@@ -1,7 +1,9 @@
 """What a look runs: the call that the loop made, however the model is compiled, wrapped or called."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -285,6 +287,17 @@ def test_a_forward_that_stood_in_for_another_is_not_called_again():
     model.forward = lambda batch, index: Net.forward(model, batch)
     model(torch.randn(5, 4), 0)
     del model.forward
-    found = calls.take()
-    assert found is not None
-    assert found.path == "norm" or found.path == "linear"
+    assert calls.take() is None
+    calls.start()
+    model(torch.randn(5, 4))
+    assert calls.take() is not None
+
+
+def test_a_doctor_that_is_forgotten_keeps_no_model_alive():
+    model = Net()
+    nk.Doctor(model)
+    reference = weakref.ref(model)
+    model(torch.randn(5, 4))
+    del model
+    gc.collect()
+    assert reference() is None

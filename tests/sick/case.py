@@ -27,7 +27,7 @@ class Sick:
     code, name       of the rule that must find it; of the bug
     sick, healthy    build the model, and the repaired one
     batch            builds what both are run on; ``healthy_batch`` if the batch was the bug
-    where            the paths of all findings of that code
+    where            the paths of all findings of that code; None: it may be any
     options          what else ``nk.doctor`` gets, from the model; ``healthy_options`` for the repaired one
     modes            in which the rule applies: training or not
     severity         of the findings, if it is not the rule's
@@ -39,7 +39,7 @@ class Sick:
     sick: Callable[[], nn.Module]
     healthy: Callable[[], nn.Module]
     batch: Callable[[], Any]
-    where: tuple[str, ...]
+    where: tuple[str, ...] | None
     healthy_batch: Callable[[], Any] | None = None
     options: Options = none
     healthy_options: Options | None = None

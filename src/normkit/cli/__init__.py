@@ -17,6 +17,7 @@ import click
 from normkit._version import __version__
 from normkit.cli.bench import bench
 from normkit.cli.compare import compare
+from normkit.cli.doctor import doctor
 from normkit.cli.info import info
 from normkit.cli.report import report
 from normkit.cli.study import study
@@ -49,7 +50,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, study, verify, bench, info):
+for _verb in (compare, train, report, study, doctor, verify, bench, info):
     command.add_command(_verb)
 
 

@@ -1,8 +1,8 @@
 """A model from a folder of Hugging Face's: its config, and safetensors where there are any.
 
-The folder may be anyone's. Nothing in it is run: no pickle is read, no code is imported, nothing is downloaded, and
-settings that would make transformers fetch something are left out. Without weights the model is built on the meta
-device.
+The folder may be anyone's. Nothing in it is run: no pickle is read, no code is imported, nothing is
+downloaded, and settings that would make transformers fetch something are left out. Without weights the model
+is built on the meta device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit.doctor.safetensors_files import pickles, read_weights, weight_files
-from normkit.errors import user_error
+from normkit.errors import NormkitError, user_error
 
 __all__ = ["load_folder"]
 
@@ -39,6 +39,8 @@ def load_folder(folder: Path, notes: list[str]) -> nn.Module:
         config = _config(transformers, given, folder, notes)
         build = _model_class(transformers, config, given, notes)
         files = weight_files(folder, notes)
+        if unread := pickles(folder):
+            notes.append(f"Not read, for pickle runs code: {_some(unread)}.")
         if "quantization_config" in given and files:
             notes.append("The weights are quantised, and were not read.")
             files = []
@@ -50,10 +52,7 @@ def load_folder(folder: Path, notes: list[str]) -> nn.Module:
                 model = build._from_config(config)
         except (Exception, SystemExit) as error:
             raise _cannot_build(build.__name__, folder, error) from error
-    unread = pickles(folder)
-    if unread:
-        notes.append(f"{_some(unread)} not read: it is pickle, which runs code; only safetensors are.")
-    notes.append("There are no weights: the config alone was examined, on the meta device.")
+    notes.append("No weights were read: the config alone was examined, on the meta device.")
     return model.eval()
 
 
@@ -193,7 +192,7 @@ def _model_class(transformers: Any, config: Any, given: dict[str, Any], notes: l
 
 
 def _cannot_build(what: str, folder: Path, error: BaseException) -> Exception:
-    if isinstance(error, ValueError) and isinstance(error, RuntimeError):  # one of ours
+    if isinstance(error, NormkitError):
         return error
     said = " ".join(str(error).split())[:300] or "no message"
     return user_error(

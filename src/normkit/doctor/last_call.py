@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,7 @@ class Called:
 class LastCall:
     """The last call of a model while it listens. One without gradients does not replace one with: validation.
 
-    Where the model itself is not called (Lightning's training_step may call ``self.net``), that of its
-    largest child is it.
+    A LightningModule need not be called itself: its training_step may call ``self.net``. Then that counts.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -78,9 +77,11 @@ class LastCall:
     def start(self) -> None:
         if self._hooks:
             return
-        self._listened = {module: name for name, module in self.model.named_children()} | {self.model: ""}
+        self._listened = {self.model: ""}
+        if hasattr(self.model, "training_step") and not _is_entered(self.model):
+            self._listened |= {module: name for name, module in self.model.named_children()}
         for module in self._listened:
-            _LISTENERS.setdefault(module, []).append(self)
+            _LISTENERS.setdefault(module, WeakSet()).add(self)
             hook = _hear if module is self.model and not _is_entered(module) else _hear_unless_traced
             self._hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
 
@@ -89,7 +90,7 @@ class LastCall:
         for hook in self._hooks:
             hook.remove()
         for module in self._listened:
-            _LISTENERS[module] = [other for other in _LISTENERS.get(module, []) if other is not self]
+            _LISTENERS[module].discard(self)
         calls = {path: c for path, c in self._calls.items() if c.forward == c.module.forward}
         self._hooks, self._listened, self._calls = [], {}, {}
         if "" in calls:
@@ -110,7 +111,7 @@ class LastCall:
 
 # The hooks are functions of this module, and find the listeners here: a model with them in it can be pickled
 # and copied, and the copy's calls are not heard.
-_LISTENERS: WeakKeyDictionary[nn.Module, list[LastCall]] = WeakKeyDictionary()
+_LISTENERS: WeakKeyDictionary[nn.Module, WeakSet[LastCall]] = WeakKeyDictionary()
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's

@@ -167,8 +167,8 @@ def table_lines(table: str, width: int) -> list[str]:
     """Its lines; if one is too long, nearer to the margin; what is too long even there has its path below."""
     title, *rows = table.splitlines()
     if any(len(row) > width for row in rows):
-        margin = min(len(row) - len(row.lstrip()) for row in rows) - 2
-        rows = [row[max(margin, 0) :] for row in rows]
+        margin = min(len(row) - len(row.lstrip()) for row in rows if row.lstrip()[:1].isdigit()) - 2
+        rows = [row[margin:] if row.startswith(" " * margin) else row for row in rows]
     lines = [title]
     for row in rows:
         head, _, path = row.rpartition("  ")

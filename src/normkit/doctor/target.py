@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -30,8 +30,8 @@ def load(target: str, batch: str | None = None, notes: list[str] | None = None) 
     """The model and its batch; None where none was named. ``notes`` takes what its user should know.
 
     Args:
-        target: ``my_pkg.models:build``, a module or a function without arguments that returns one; or the path of
-            a folder of Hugging Face's. The current directory can be imported from.
+        target: ``my_pkg.models:build``, a module or a function without arguments that returns one; or the
+            path of a folder of Hugging Face's. The current directory can be imported from.
         batch: ``my_pkg.data:one_batch``, a value or a function without arguments.
     """
     model = load_model(target, notes)
@@ -40,8 +40,12 @@ def load(target: str, batch: str | None = None, notes: list[str] | None = None) 
 
 def load_model(target: str, notes: list[str] | None = None) -> nn.Module:
     notes = [] if notes is None else notes
-    if os.path.lexists(os.path.expanduser(target)) or not _is_named(target):
-        return load_folder(Path(target).expanduser(), notes)
+    path = Path(target).expanduser()
+    if os.path.lexists(path) or not _is_named(target):
+        try:
+            return load_folder(path, notes)
+        except OSError as error:
+            raise user_error(f"{path} cannot be read: {error.strerror or error}.") from error
     found = _find(target)
     if not isinstance(found, nn.Module):
         if not callable(found):
@@ -73,7 +77,7 @@ def load_batch(name: str) -> Any:
 
 
 def _is_named(target: str) -> bool:
-    """Whether it is written as a name; a path that is not there is refused by whoever reads folders."""
+    """Whether it is written as a name. If not, whoever reads folders says that there is none of that path."""
     if NAMED.fullmatch(target):
         return True
     file, colon, attribute = target.rpartition(":")
@@ -82,10 +86,25 @@ def _is_named(target: str) -> bool:
         raise user_error(
             f"{target} names a file.", expected=FORMS, fix=f"normkit doctor {dotted}:{attribute}"
         )
-    if re.fullmatch(r"\w+(\.\w+)+", target) or (colon and not re.search(r"[\\/]", target)):
-        fix = f"normkit doctor {target.strip(':')}:build" if not colon or not attribute else None
-        raise user_error(f"{target!r} is neither a name nor a folder.", expected=FORMS, fix=fix)
+    if colon and not re.search(r"[\\/]", target):
+        raise user_error(f"{target!r} is neither a name nor a folder.", expected=FORMS)
+    if re.fullmatch(r"[^\W\d]\w*(\.\w+)*", target) and _is_importable(target.partition(".")[0]):
+        raise user_error(f"{target} is a module.", expected=FORMS, fix=f"normkit doctor {target}:build")
     return False
+
+
+def _is_importable(name: str) -> bool:
+    with contextlib.suppress(Exception):
+        _see_here()
+        return importlib.util.find_spec(name) is not None
+    return False
+
+
+def _see_here() -> None:
+    """The current directory can be imported from, as with ``python -m``."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
 
 
 def _find(name: str) -> Any:
@@ -119,9 +138,7 @@ def _public(thing: Any) -> list[str]:
 
 
 def _import(name: str) -> Any:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    importlib.invalidate_caches()
+    _see_here()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -150,21 +167,21 @@ def _neighbours(parent: str) -> list[str]:
 
 def _call(name: str, function: Any) -> Any:
     """Without arguments."""
+    needed: list[str] = []
     with contextlib.suppress(ValueError, TypeError):  # some have no signature
         needed = [
             p.name
             for p in inspect.signature(function).parameters.values()
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         ]
-        if needed:
-            module, _, attribute = name.partition(":")
-            made = attribute.rpartition(".")[2]
-            raise user_error(
-                f"{name} needs arguments: {', '.join(needed)}.",
-                expected="something that can be called without any",
-                fix=f"write  def build(): return {made}({', '.join(f'{n}=…' for n in needed)})  in {module}, "
-                f"and name it: {module}:build",
-            )
+    if needed:
+        module, _, attribute = name.partition(":")
+        given = ", ".join(f"{n}=…" for n in needed)
+        raise user_error(
+            f"{name} needs arguments: {', '.join(needed)}.",
+            expected="something that can be called without any",
+            fix=f"def build(): return {attribute}({given})  in {module}, then name {module}:build",
+        )
     try:
         return function()
     except NormkitError:

@@ -241,7 +241,7 @@ def _is_vector(shape: torch.Size, of: torch.Size) -> bool:
 def _settings(module: nn.Module) -> tuple[Any, ...]:
     """What tells two modules of one class apart."""
     simple = (int, float, str, bool, tuple, torch.Size, type(None))
-    own = [(k, v if isinstance(v, simple) else id(v)) for k, v in vars(module).items() if k[0] != "_"]
+    own = [(k, repr(v) if isinstance(v, simple) else id(v)) for k, v in vars(module).items() if k[0] != "_"]
     shapes = [(n, tuple(p.shape)) for n, p in (*module.named_parameters(), *module.named_buffers())]
     return (type(module), tuple(own), tuple(shapes), tuple(type(child) for child in module.modules()))
 
@@ -396,7 +396,7 @@ def _read_statistics(module: nn.Module, shape: Sequence[int]) -> torch.dtype | N
 
 def _moves_buffers(bare: nn.Module, x: Tensor) -> bool:
     if getattr(bare, "momentum", None) == 0:  # it keeps them, and does not move them
-        bare.momentum = 0.1
+        setattr(bare, "momentum", 0.1)  # noqa: B010  # nn.Module has no such attribute for mypy
     before = {name: b.clone() for name, b in bare.named_buffers()}
     call(bare, x)
     return any(not torch.equal(b, before[name]) for name, b in bare.named_buffers() if b.is_floating_point())

@@ -26,15 +26,14 @@ from torch import Tensor
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
 from normkit.inspect.edit import Edit
+from normkit.inspect.sites import Site
 
 
 def check(case: Case) -> Iterator[Found]:
     groups = getattr(case.optimizer, "param_groups", None) or []
     decay = {id(p): (g["weight_decay"], g) for g in groups if g.get("weight_decay") for p in g["params"]}
     for site in case.sites:
-        if site.is_function:
-            continue
-        own = {n: p for n, p in site.module.named_parameters(recurse=False) if id(p) in decay}
+        own = {n: p for n, p in _parameters(case, site).items() if id(p) in decay}
         if not own:
             continue
         value, _ = decay[id(next(iter(own.values())))]
@@ -47,6 +46,13 @@ def check(case: Case) -> Iterator[Found]:
             "put the parameters of norms into a group with weight_decay=0.",
             edit=split(case.optimizer, site.path, list(own.values())),
         )
+
+
+def _parameters(case: Case, site: Site) -> dict[str, Tensor]:
+    if not site.is_function:
+        return dict(site.module.named_parameters(recurse=False))
+    named = dict(case.model.named_parameters())
+    return {n: named[n] for n in case.inspection.graph.nodes[site.nodes[0]].weights if n in named}
 
 
 def split(optimizer: Any, where: str, parameters: list[Tensor]) -> Edit:

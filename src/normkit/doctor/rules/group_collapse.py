@@ -40,14 +40,14 @@ def check(case: Case) -> Iterator[Found]:
             "use fewer groups, or a norm over the features.",
         )
     for path, found in case.inspection.trace.not_norms.items():
-        what = _collapsed(found)
-        if what is not None:
+        gives = _collapsed(found)
+        if gives is not None:
             yield Found(
                 where=path,
                 measured=1.0,
                 expected="two numbers or more for each mean",
                 message=f"each mean is over 1 number on an input of shape {list(found.shape)}: "
-                f"the output is {what}, whatever comes in.",
+                f"the output is {gives}, whatever comes in.",
                 fix="use fewer groups, or a norm over the features.",
                 line=found.line,
             )

@@ -26,9 +26,9 @@ def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
     ends: dict[str, int] = {}
     for r in case.residuals:
-        block = block_of(graph.nodes[r.node].module)
-        if block and r.node in case.seen.measures:
-            ends[block] = r.node
+        module = graph.nodes[r.node].module
+        if r.node in case.seen.measures:
+            ends[block_of(module) or module or str(r.node)] = r.node
     sizes = [(node, case.seen.measures[node].rms) for node in ends.values()]
     grown = [
         (node, after / before)

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
 from normkit.inspect.graph import Residual, block_of
+from normkit.inspect.sites import Site
 
 
 def check(case: Case) -> Iterator[Found]:
@@ -45,7 +46,9 @@ def check(case: Case) -> Iterator[Found]:
             continue
         for r in sums:
             site = by_node.get(r.skip)
-            if site is None or not _inside(site.path, layer) or r.shortcut is not None or _is_scaled(case, r):
+            if site is None or not _inside(site.path, layer) or not _reads_stream(case, site, layer):
+                continue
+            if r.shortcut is not None or _is_scaled(case, r):
                 continue
             measures = case.measures(site)
             stream = measures.rms if measures is not None else 1.0
@@ -57,6 +60,14 @@ def check(case: Case) -> Iterator[Found]:
                 f"norm read (rms {stream:.3g}) goes no further.",
                 "keep what the norm reads: x = x + sublayer(norm(x)).",
             )
+
+
+def _reads_stream(case: Case, site: Site, layer: str) -> bool:
+    """What it reads is a sum, or came into the layer from outside: no matrix of the layer made it."""
+    graph = case.inspection.graph
+    source = graph.root(graph.nodes[site.nodes[0]].inputs[0])
+    sums = {r.node for r in graph.residuals} | {part for r in graph.residuals for part in r.parts}
+    return source in sums or not (graph.nodes[source].module + ".").startswith(layer + ".")
 
 
 def _is_scaled(case: Case, r: Residual) -> bool:
