@@ -13,11 +13,11 @@ import normkit as nk
 PACKAGE = Path(nk.__file__).parent
 
 NAMES = [
-    *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "DyT", "Encoder", "GroupNorm"),
+    *("AdaNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Doctor", "DyT", "Encoder", "GroupNorm"),
     *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
     *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
-    *("SyncBatchNorm", "__version__", "backend", "describe", "exact", "functional", "inspect"),
-    *("kernels", "lab", "swap"),
+    *("SyncBatchNorm", "__version__", "assert_healthy", "backend", "describe", "doctor", "exact"),
+    *("functional", "inspect", "kernels", "lab", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -27,6 +27,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "BatchNorm1d": BATCH,
     "BatchNorm2d": BATCH,
     "BatchNorm3d": BATCH,
+    "Doctor": "model optimizer *every *select *ignore *loss *out",
     "DyT": "normalized_shape alpha elementwise_affine bias device dtype *axis",
     "GroupNorm": "num_groups num_channels eps affine device dtype *bias *axis",
     "InstanceNorm1d": BATCH,
@@ -60,7 +61,11 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "lab.Task.layers": "self model",
     "lab.Task.sample": "self model",
     "lab.Task.advance": "self step steps",
+    "assert_healthy": "model batch **options",
     "describe": "pattern shape *center **sizes",
+    "doctor": "model batch *optimizer *loss *reference *select *ignore",
+    "doctor.HuggingFaceCallback": "*every *select *ignore *loss *out",
+    "doctor.LightningCallback": "*every *select *ignore *loss *out",
     "exact": "",
     "inspect": "model batch",
     "swap": "model rules",
@@ -89,6 +94,10 @@ def test_the_public_names_are_these():
     assert sorted(nk.__all__) == sorted(NAMES)
     functions = {n.removeprefix("functional.") for n in SIGNATURES if n.startswith("functional.")}
     assert set(nk.functional.__all__) == functions
+    assert nk.doctor.__all__ == [
+        *("RULES", "Doctor", "Finding", "HuggingFaceCallback", "LightningCallback", "Report"),
+        *("assert_healthy", "doctor", "rule_of"),
+    ]
     assert nk.lab.__all__ == ["Comparison", "Run", "Task", "compare", "ledger", "study", "train"]
 
 
@@ -123,6 +132,7 @@ LAYERS = [
         "lab",
         "transformer",
         "placement",
+        "pytest_plugin",
         "doctor",
         "inspect",
         "norms",

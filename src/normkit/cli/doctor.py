@@ -173,8 +173,9 @@ def _show(report: Report, fixes: Sequence[str] | None) -> None:
 
     console = plain_console()
     if fixes is not None:
-        made = "Fixed, in memory; nothing on disk was changed:" if fixes else "There is no safe fix to make."
-        console.print("\n".join([made, *(f"  {line}" for line in fixes), ""]), soft_wrap=True)
+        made = "Fixes, in memory; nothing on disk was changed:" if fixes else "There is no safe fix to make."
+        left = ["", "What is left:"] if fixes else []
+        console.print("\n".join([made, *(f"  {line}" for line in fixes), *left, ""]), soft_wrap=True)
     for line in report.text(console.width).splitlines():
         text = Text(visible(line))
         word = line.partition(" ")[0]

@@ -37,7 +37,7 @@ class Called:
         return unwrap(self.module)
 
     def context(self) -> torch.autocast:
-        """Autocast as it was; but without its cache, where weights cast without gradients would stay."""
+        """Autocast as it was; without its cache: casts without gradients may stay in it (pytorch#112583)."""
         device, dtype, is_on = self.autocast
         return torch.autocast(device, dtype=dtype, enabled=is_on, cache_enabled=False)
 
@@ -128,4 +128,6 @@ def _hear_unless_traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[s
 
 def _is_entered(module: nn.Module) -> bool:
     """Does torch.compile trace its own call, hooks too? That of torch's classes; of Lightning's compiled."""
-    return type(module).__module__.startswith("torch.nn.") or hasattr(module, "_compiler_ctx")
+    return (
+        type(module).__module__.startswith("torch.nn.") or getattr(module, "_compiler_ctx", None) is not None
+    )

@@ -1,21 +1,21 @@
 """The report as one HTML page, and as a part of a notebook: nothing is fetched.
 
-What comes from the model (paths, names, messages, lines of code) is text, and goes through ``escape``.
+What comes from the model (paths, names, messages, lines of code) is text, and goes through ``shown``.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 import torch
 
 from normkit._version import __version__
 from normkit.doctor.page_style import PAGE, SCOPED
-from normkit.inspect.drawing import draw
+from normkit.inspect.drawing import draw, shown
 from normkit.inspect.inspection import described
+from normkit.inspect.outline import Marks
 from normkit.inspect.sites import PLACES, Site, folded
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ document.getElementById("theme").addEventListener("click", () => {
 
 def render(report: Report) -> str:
     """The whole page."""
-    name = escape(type(report.inspection.model).__name__)
+    name = shown(type(report.inspection.model).__name__)
     about = f"normkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -53,7 +53,7 @@ def render(report: Report) -> str:
 <main>
 <h1>{name}</h1>
 {body(report)}
-<p class="note">{escape(about)}</p>
+<p class="note">{shown(about)}</p>
 </main>
 <script>{SWITCH}</script>
 </body>
@@ -85,17 +85,17 @@ def _verdict(report: Report) -> str:
         if n
     )
     worst = next((level for n, level in counts if n and level != "info"), "good")
-    notes = "".join(f"<p>{escape(note)}</p>" for note in report.notes)
-    first = str(report.inspection).partition("\n")[0]
+    notes = "".join(f"<p>{shown(note)}</p>" for note in report.notes)
+    first = str(report.inspection).partition("\n")[0].partition(": ")[2]
     says = "Healthy" if report.ok else "Not healthy"
     return (
         f'<section class="verdict {worst}"><p class="says">{says} {badges}</p>'
-        f"<p>{escape(first)}.</p>{notes}</section>"
+        f"<p>{shown(first)}.</p>{notes}</section>"
     )
 
 
 def _badge(level: str, words: str) -> str:
-    return f'<span class="badge {escape(level)}">{escape(words)}</span>'
+    return f'<span class="badge {shown(level)}">{shown(words)}</span>'
 
 
 def _finding(group: Sequence[Finding]) -> str:
@@ -103,18 +103,18 @@ def _finding(group: Sequence[Finding]) -> str:
     from normkit.doctor.report import code_of, measured_of, where_of
 
     first = group[0]
-    rows = [("measured", escape(measured_of(group))), ("expected", escape(first.expected))]
+    rows = [("measured", shown(measured_of(group))), ("expected", shown(first.expected))]
     safe = ' <span class="safe">report.fix() makes it</span>' if first.is_fixable else ""
-    rows.append(("fix", escape(first.fix) + safe))
+    rows.append(("fix", shown(first.fix) + safe))
     if first.line:
         code = code_of(first.line)
-        below = f"<pre>{escape(code)}</pre>" if code else ""
-        rows.append(("called at", f"<code>{escape(first.line)}</code>{below}"))
+        below = f"<pre>{shown(code)}</pre>" if code else ""
+        rows.append(("called at", f"<code>{shown(first.line)}</code>{below}"))
     table = "".join(f'<tr><th scope="row">{name}</th><td>{cell}</td></tr>' for name, cell in rows)
     return (
-        f'<article class="finding {escape(first.severity)}"><h3>{_badge(first.severity, first.severity)} '
-        f"{escape(first.code)} {escape(first.name)}</h3>"
-        f'<p class="where"><code>{escape(where_of(group))}</code></p><p>{escape(first.message)}</p>'
+        f'<article class="finding {shown(first.severity)}"><h3>{_badge(first.severity, first.severity)} '
+        f"{shown(first.code)} {shown(first.name)}</h3>"
+        f'<p class="where"><code>{shown(where_of(group))}</code></p><p>{shown(first.message)}</p>'
         f"<table>{table}</table>{_all_of(group)}{_about(first.code)}</article>\n"
     )
 
@@ -122,7 +122,7 @@ def _finding(group: Sequence[Finding]) -> str:
 def _all_of(group: Sequence[Finding]) -> str:
     if len(group) == 1:
         return ""
-    items = "".join(f"<li><code>{escape(f.where)}</code>: {f.measured:.4g}</li>" for f in group)
+    items = "".join(f"<li><code>{shown(f.where)}</code>: {f.measured:.4g}</li>" for f in group)
     return f"<details><summary>All {len(group)}</summary><ul>{items}</ul></details>"
 
 
@@ -132,7 +132,7 @@ def _about(code: str) -> str:
 
     page = next((rule.page for rule in RULES if rule.code == code), "")
     return (
-        f"<details><summary>What {escape(code)} is about</summary><pre>{escape(page)}</pre></details>"
+        f"<details><summary>What {shown(code)} is about</summary><pre>{shown(page)}</pre></details>"
         if page
         else ""
     )
@@ -148,11 +148,17 @@ def _model(report: Report) -> str:
             marks[finding.where] = (severity, f"{codes} {finding.code}".strip())
     svg = draw(found.sites, found.residuals, found.graph, marks)
     assumed = "; ".join(dict.fromkeys(found.trace.assumed))
-    note = f'<p class="note">On the meta device, assumed: {escape(assumed)}.</p>' if assumed else ""
+    note = f'<p class="note">On the meta device, assumed: {shown(assumed)}.</p>' if assumed else ""
     return f'<div class="model"><figure>{svg}</figure><div>{_table(report, marks)}{note}</div></div>'
 
 
-def _table(report: Report, marks: dict[str, tuple[str, str]]) -> str:
+def _marked(paths: Sequence[str], marks: Marks) -> str:
+    """The codes of what was found there."""
+    found = {code: marks[path][0] for path in paths if path in marks for code in marks[path][1].split()}
+    return "".join(_badge(severity, code) for code, severity in found.items())
+
+
+def _table(report: Report, marks: Marks) -> str:
     """Norms that differ only in the number of their layer, in one row."""
     alike: dict[tuple[str, ...], list[Site]] = {}
     for site in report.inspection:
@@ -160,23 +166,25 @@ def _table(report: Report, marks: dict[str, tuple[str, str]]) -> str:
         alike.setdefault(key, []).append(site)
     rows = []
     for (path, what, place, branch), sites in alike.items():
-        codes = sorted({code for s in sites for code in marks.get(s.path, ("", ""))[1].split()})
-        severity = next((marks[s.path][0] for s in sites if s.path in marks), "")
-        marked = "".join(_badge(severity, code) for code in codes)
+        marked = _marked([site.path for site in sites], marks)
         where = f"{place} · {branch.replace('_', '-')}" if branch else place
         rows.append(
-            f'<tr><td class="number">{len(sites)} ×</td><td><code>{escape(path)}</code> {marked}</td>'
-            f'<td>{escape(what)}</td><td title="{escape(PLACES.get(place, ""))}">{escape(where)}</td></tr>'
+            f'<tr><td class="number">{len(sites)} ×</td><td><code>{shown(path)}</code> {marked}</td>'
+            f'<td>{shown(what)}</td><td title="{shown(PLACES.get(place, ""))}">{shown(where)}</td></tr>'
         )
-    for path in dict.fromkeys(folded(unused.path) for unused in report.inspection.unused):
+    unused: dict[str, list[str]] = {}
+    for norm in report.inspection.unused:
+        unused.setdefault(folded(norm.path), []).append(norm.path)
+    for path, paths in unused.items():
+        marked = _marked(paths, marks)
         rows.append(
-            f'<tr class="unused"><td class="number">–</td><td><code>{escape(path)}</code></td>'
+            f'<tr><td class="number">{len(paths)} ×</td><td><code>{shown(path)}</code> {marked}</td>'
             f"<td>not called</td><td></td></tr>"
         )
     if not rows:
         return "<p>No norm was called.</p>"
     used = dict.fromkeys(site.place for site in report.inspection)
-    words = "".join(f"<dt>{escape(p)}</dt><dd>{escape(PLACES.get(p, ''))}</dd>" for p in used)
+    words = "".join(f"<dt>{shown(p)}</dt><dd>{shown(PLACES.get(p, ''))}</dd>" for p in used)
     legend = f"<details><summary>What the places mean</summary><dl>{words}</dl></details>" if used else ""
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("", "path", "computes", "place"))
     return (

@@ -41,15 +41,13 @@ SCOPED = """
   white-space: pre-wrap; }
 § .note, § .safe, § summary { font-size: .9rem; opacity: .8; }
 § .verdict { background: var(--card); border-left: 5px solid var(--good); border-radius: .5rem;
-  padding: .5rem 1.2rem;
-  margin: 1rem 0; }
+  padding: .5rem 1.2rem; margin: 1rem 0; }
 § .verdict .says { font-size: 1.35rem; font-weight: 650; }
 § .verdict.error, § .finding.error { border-left-color: var(--error); }
 § .verdict.warning, § .finding.warning { border-left-color: var(--warning); }
 § .badge { display: inline-block; font-size: .75rem; font-weight: 600; line-height: 1.5;
-  padding: .05rem .55rem;
-  border-radius: 1rem; color: #fff; background: var(--info); white-space: nowrap; vertical-align: middle;
-  margin-right: .3rem; }
+  padding: .05rem .55rem; border-radius: 1rem; color: #fff; background: var(--info); white-space: nowrap;
+  vertical-align: middle; margin-right: .3rem; }
 § .badge.error { background: var(--error); }
 § .badge.warning { background: var(--warning); }
 § .finding { border: 1px solid var(--line); border-left: 5px solid var(--info); border-radius: .5rem;
@@ -71,7 +69,6 @@ SCOPED = """
 § .norms thead th { border-top: 0; }
 § .norms .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; width: 3rem; }
 § .norms td + td { min-width: 5.5rem; }
-§ .unused { opacity: .7; }
 § dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .9rem;
   margin: .4rem 0; }
 § dt { font-weight: 600; }

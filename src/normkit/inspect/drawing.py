@@ -13,7 +13,7 @@ from normkit.inspect.graph import Graph, Residual
 from normkit.inspect.outline import Marks, Run, Stream, Sublayer, outline
 from normkit.inspect.sites import Site, folded
 
-__all__ = ["draw"]
+__all__ = ["draw", "shown"]
 
 WIDTH, STREAM, LANE, SECOND, RIGHT = 360, 30, 88, 58, 350  # where things stand, from the left
 ROW, PILL = 24, 17  # heights
@@ -44,6 +44,16 @@ def draw(
     )
 
 
+def shown(words: str) -> str:
+    """Anyone's words as text in HTML or SVG; what cannot be seen, or turns a line around, as one types it.
+
+    Example:
+        >>> print(shown("<b>bold"), shown("\\x1b[31mred"))
+        &lt;b&gt;bold \\x1b[31mred
+    """
+    return escape("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in words))
+
+
 class _Canvas:
     def __init__(self, marks: Marks) -> None:
         self.parts: list[str] = []
@@ -57,7 +67,7 @@ class _Canvas:
         )
 
     def text(self, x: float, y: float, words: str, more: str = "") -> None:
-        self.parts.append(f'<text x="{x}" y="{y}" dy=".35em" {more}>{escape(words)}</text>')
+        self.parts.append(f'<text x="{x}" y="{y}" dy=".35em" {more}>{shown(words)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, strength: float) -> None:
         self.parts.append(
@@ -78,7 +88,7 @@ class _Canvas:
         fits = int((room - 22) / LETTER)
         words = f"  {words}"[:fits] if words else ""
         self.parts.append(
-            f'<g><title>{escape(says)}</title><rect x="{x - 17}" y="{y - PILL / 2}" width="34" '
+            f'<g><title>{shown(says)}</title><rect x="{x - 17}" y="{y - PILL / 2}" width="34" '
             f'height="{PILL}" rx="5" fill="{COLOURS.get(severity, COLOURS["info"])}"/>'
         )
         short = SHORT.get(site.spec.kind, "N")

@@ -9,35 +9,37 @@ __all__ = ["FUNCTIONAL_NORMS", "MOVES", "PASSES", "WEIGHTED", "kind_of", "name_o
 _NAMES = {
     # the same numbers, in another shape or order, or some of them
     "view": """view reshape view_as reshape_as transpose transpose_ swapaxes swapdims permute movedim moveaxis
-        unsqueeze unsqueeze_ squeeze squeeze_ flatten unflatten expand expand_as broadcast_to contiguous t T mT H mH
-        chunk split tensor_split unbind __getitem__ narrow select index_select slice roll flip repeat
+        unsqueeze unsqueeze_ squeeze squeeze_ flatten unflatten expand expand_as broadcast_to contiguous t T mT
+        H mH chunk split tensor_split unbind __getitem__ narrow select index_select slice roll flip repeat
         repeat_interleave tile as_strided pixel_shuffle pixel_unshuffle gather take take_along_dim unfold
-        masked_select diagonal data real detach detach_ alias atleast_2d atleast_3d hstack channel_shuffle
+        masked_select diagonal data real detach detach_ alias atleast_2d atleast_3d channel_shuffle
         split_with_sizes unsafe_chunk unsafe_split""",
-    "join": "cat concat concatenate stack vstack hstack __setitem__ index_put index_put_ scatter scatter_ "
-    "index_copy_ copy_ masked_scatter masked_scatter_ pad constant_pad_nd index_add_ index_add scatter_add_ "
-    "scatter_add where",
+    # several tensors side by side, or one inside of another
+    "join": """cat concat concatenate stack vstack hstack __setitem__ index_put index_put_ scatter scatter_
+        index_copy_ copy_ masked_scatter masked_scatter_ pad constant_pad_nd index_add index_add_ scatter_add
+        scatter_add_ where""",
     # the same numbers in another dtype, or a copy of them
-    "cast": "to type type_as float half bfloat16 double clone cpu cuda empty_like zeros_like ones_like requires_grad_",
-    "dropout": """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout
-        native_dropout bernoulli_""",
+    "cast": """to type type_as float half bfloat16 double clone cpu cuda empty_like zeros_like ones_like
+        requires_grad_""",
+    "dropout": """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_dropout
+        feature_alpha_dropout native_dropout bernoulli_""",
     "add": "add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ rsub",
     "mul": """mul mul_ __mul__ __rmul__ __imul__ multiply div div_ __truediv__ __itruediv__ true_divide divide
         addcmul addcmul_ neg""",
-    "linear": """linear matmul __matmul__ __rmatmul__ mm bmm addmm addmm_ baddbmm addbmm einsum bilinear addmv mv
-        _grouped_mm grouped_mm _scaled_mm tensordot linear_dynamic chain_matmul""",
-    "conv": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-        conv_tbc deform_conv2d causal_conv1d_fn""",
+    "linear": """linear matmul __matmul__ __rmatmul__ mm bmm addmm addmm_ baddbmm addbmm einsum bilinear addmv
+        mv _grouped_mm grouped_mm _scaled_mm tensordot linear_dynamic chain_matmul""",
+    "conv": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution conv_tbc
+        deform_conv2d causal_conv1d_fn""",
     "embedding": "embedding embedding_bag",
     "attention": """scaled_dot_product_attention flex_attention flash_attn_func flash_attn_varlen_func
         multi_head_attention_forward""",
     "softmax": "softmax log_softmax softmin",
     "norm": "layer_norm rms_norm group_norm batch_norm instance_norm normalize",
     "activation": """relu relu_ gelu silu silu_ sigmoid sigmoid_ tanh tanh_ softplus elu elu_ selu celu
-        leaky_relu leaky_relu_ relu6 hardswish hardswish_ hardsigmoid hardtanh hardtanh_ mish glu prelu threshold
-        logsigmoid square erf""",
-    "pool": """mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-        max_pool1d max_pool2d max_pool3d amax max adaptive_max_pool2d interpolate""",
+        leaky_relu leaky_relu_ relu6 hardswish hardswish_ hardsigmoid hardtanh hardtanh_ mish glu prelu
+        threshold logsigmoid square erf""",
+    "pool": """mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
+        adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d amax max adaptive_max_pool2d interpolate""",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
@@ -68,8 +70,6 @@ def name_of(func: Any) -> str:
     return name
 
 
-def kind_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    kind = _KINDS.get(name, "other")
-    if name == "float" and not args:
-        return "other"
-    return kind
+def kind_of(name: str) -> str:
+    """One of the kinds of the table, or "other"."""
+    return _KINDS.get(name, "other")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 __all__ = ["NormSpec", "NotANormError", "SpecCache", "bare_copy", "call", "probe"]
 
@@ -222,6 +223,13 @@ def _find(module: nn.Module, shapes: Sequence[tuple[int, ...]], gated: bool) -> 
                 reason = reason if reason and not reason.startswith("calling it") else str(error)
         if not reason.startswith("calling it"):
             break
+    if module._modules and isinstance(module, _NormBase):  # with an activation of its own, as timm has it
+        alone = copy.copy(module)
+        alone._modules = {name: nn.Identity() for name in module._modules}
+        try:
+            return probe(alone, shapes[0])
+        except NotANormError as error:
+            reason = str(error)
     return reason if "norm" in type(module).__name__.lower() else None
 
 

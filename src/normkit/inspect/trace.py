@@ -291,7 +291,7 @@ class _Tracer(TorchFunctionMode):
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, made: list[Tensor]) -> None:
         read = [*tensors_of(args), *tensors_of(kwargs)]
-        kind = kind_of(name, args, kwargs)
+        kind = kind_of(name)
         inputs = tuple(dict.fromkeys(self.node_of(t) for t in read))
         in_place = _is_in_place(name, kwargs)
         line = calling_line() if kind in ("add", "norm") else ""
@@ -411,6 +411,10 @@ class FunctionalNorm(nn.Module):
         for name, value in list(given.items()):
             if isinstance(value, Tensor):
                 self.register_buffer(name, given.pop(name).detach())
+        for name in ("training", "use_input_stats"):  # what it computes is seen where it takes statistics
+            if name in given:
+                self.train(bool(given[name]))
+                given[name] = True
         self.settings = given
         self.eps = given.get("eps", 0.0)
 
@@ -460,6 +464,8 @@ def calling_line() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename.replace("\\", "/")
+        if frame.f_code is trace.__code__:  # all of it is modules that torch calls: there is no such line
+            return ""
         if not file.endswith(_MACHINERY) and not any(part in file for part in _OWN):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back

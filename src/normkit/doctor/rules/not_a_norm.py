@@ -28,7 +28,7 @@ from normkit.inspect.spec import NotANormError, bare_copy, call
 NAMED = re.compile(r"norm(?!al)|normali[sz]ation", re.IGNORECASE)
 # Named so for good reasons: they scale by what they learnt, or measured once.
 OTHERS = re.compile(
-    r"frozen|act_?norm|weight_?norm|spectral|no_?norm|norm_?free|denorm|unnorm|data|affine", re.I
+    r"frozen|act_?norm|weight_?norm|spectral|no_?norm|norm_?free|denorm|unnorm|data|affine|response", re.I
 )
 
 

@@ -61,7 +61,9 @@ def check(case: Case) -> Iterator[Found]:
             "no bias before a norm that subtracts the mean",
             f"{writer.module}.bias has {bias.numel()} numbers, and "
             f"{'all of it' if all_of_it else 'its mean'} vanishes here.",
-            f"build {writer.module} with bias=False." if all_of_it else f"{writer.module}.bias needs no mean.",
+            f"build {writer.module} with bias=False."
+            if all_of_it
+            else f"{writer.module}.bias needs no mean.",
             edit=_drop(site, module, writer.module) if all_of_it and isinstance(module, nn.Module) else None,
         )
 
