@@ -1,4 +1,4 @@
-"""Parts of the package that are named after what they do, and do it when they are called: ``nk.inspect(model)``."""
+"""Parts of the package that are named after what they do, and do it when called: ``nk.inspect(model)``."""
 
 from __future__ import annotations
 

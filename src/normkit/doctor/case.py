@@ -113,7 +113,7 @@ def _variance(x: Tensor, axes: tuple[int, ...], groups: int | None, centered: bo
 
 @dataclass
 class Gradients:
-    """Of a loss: by the norms of gradients at the residual sums, and the largest gradient of each parameter."""
+    """Of a loss: the norms of gradients at the residual sums, the largest gradient of each parameter."""
 
     stream: list[tuple[int, float]]
     parameters: dict[str, float | None]
@@ -159,7 +159,7 @@ def examine_run(model: nn.Module, batch: Any, **given: Any) -> Case:
 
 
 def padding_mask(model: nn.Module, batch: Any) -> Tensor | None:
-    """The mask in a batch that has padding: 0 and 1, or booleans, one for each token; or made from lengths."""
+    """The mask in a batch with padding: 0 and 1, or booleans, one for each token; or made from lengths."""
     named = _named(model, batch)
     for name, value in named.items():
         if "mask" not in name or NO_PADDING.search(name) or value.ndim != 2 or value.is_meta:

@@ -27,8 +27,8 @@ def doctor(
 ) -> Report:
     """What is wrong with the norms of a model, with a number and a fix for each finding.
 
-    The model is run on the batch, in the mode it is in, and is as before in the end. An error or a warning means
-    that the measurement leaves no innocent reading; what may be its author's choice is information.
+    The model is run on the batch, in the mode it is in, and is as before in the end. An error or a warning
+    means that the measurement leaves no innocent reading; what may be its author's choice is information.
 
     Args:
         batch: a tensor, a tuple of arguments or a dict of keyword arguments, as the model takes them. None: a

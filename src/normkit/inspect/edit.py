@@ -87,8 +87,8 @@ class Edits(Sequence[Edit]):
             self._undo.pop()()
 
     def verify(self, model: nn.Module, batch: Any = None, *, tolerance: float = 1e-5) -> float:
-        """Apply them, and compare the model's outputs on the batch with those before: the largest difference, of
-        the largest output. More than ``tolerance``, and everything is undone and an error raised."""
+        """Apply them, and compare the model's outputs on the batch with those before: the largest difference,
+        of the largest output. More than ``tolerance``, and everything is undone and an error raised."""
         before = _outputs(model, batch)
         self.apply()
         try:

@@ -117,7 +117,7 @@ class Graph:
         for node in self.nodes:
             if node.kind != "add" or len(node.shape) < 2:
                 continue
-            leaves, parts = self._terms(node.index)
+            leaves, parts = self.terms(node.index)
             residual = self._residual(node.index, leaves)
             if residual is not None:
                 for part in parts:
@@ -140,7 +140,7 @@ class Graph:
                     inner.inner = inner.inner or self.is_between(inner.node, outer.skip, outer.node)
         return all_
 
-    def _terms(self, index: int) -> tuple[list[int], list[int]]:
+    def terms(self, index: int) -> tuple[list[int], list[int]]:
         """What is added, and the sums on the way that nobody else reads."""
         leaves: list[int] = []
         parts: list[int] = []
@@ -153,7 +153,7 @@ class Graph:
                 at = live[0]
             node = self.nodes[at]
             if node.kind == "add" and len(self.readers[at]) == 1 and at not in self.trace.outputs:
-                more, inside = self._terms(at)
+                more, inside = self.terms(at)
                 leaves += more
                 parts += [at, *inside]
             else:

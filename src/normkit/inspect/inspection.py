@@ -122,7 +122,7 @@ def inspect(model: nn.Module, batch: Any = None) -> Inspection:
 
 
 def run(model: nn.Module, batch: Any = None, observe: Observer | None = None) -> Inspection:
-    """As ``inspect``, with gradients as they are switched on or off outside; see ``trace`` for ``observe``."""
+    """As ``inspect``, with gradients as they are switched outside; see ``trace`` for ``observe``."""
     if not isinstance(model, nn.Module):
         raise user_error(f"inspect got {type(model).__name__}.", expected="a torch.nn.Module")
     model = unwrap(model)

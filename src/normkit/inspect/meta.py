@@ -1,6 +1,6 @@
 """Answers where a tensor on the meta device has none: a model's forward then goes on.
 
-A router that asks which experts were chosen hears of the first; a test of a mask hears that nothing is masked.
+A router that asks which experts were chosen hears of the first; a test of a mask, that nothing is masked.
 What was assumed is kept with the trace.
 """
 

@@ -9,8 +9,8 @@ __all__ = ["FUNCTIONAL_NORMS", "MOVES", "PASSES", "WEIGHTED", "kind_of", "name_o
 _NAMES = {
     # the same numbers, in another shape or order, or some of them
     "view": """view reshape view_as reshape_as transpose transpose_ swapaxes swapdims permute movedim moveaxis
-        unsqueeze unsqueeze_ squeeze squeeze_ flatten unflatten expand expand_as broadcast_to contiguous t T mT
-        H mH chunk split tensor_split unbind __getitem__ narrow select index_select slice roll flip repeat
+        unsqueeze unsqueeze_ squeeze squeeze_ flatten unflatten expand expand_as broadcast_to contiguous t T
+        mT H mH chunk split tensor_split unbind __getitem__ narrow select index_select slice roll flip repeat
         repeat_interleave tile as_strided pixel_shuffle pixel_unshuffle gather take take_along_dim unfold
         masked_select diagonal data real detach detach_ alias atleast_2d atleast_3d channel_shuffle
         split_with_sizes unsafe_chunk unsafe_split""",

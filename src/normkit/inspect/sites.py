@@ -1,4 +1,4 @@
-"""Where the norms of a model stand: what each one reads, who reads it, and its place in the residual stream."""
+"""Where the norms of a model stand: what each reads, who reads it, its place in the residual stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLACES = {
 class Site:
     """A place in a model at which a norm is called.
 
-    path       of the module; of a function, the caller's path and the function's name: "layers.0.attn:normalize"
+    path       of the module; of a function, the caller's path and its name: "layers.0.attn:normalize"
     name       of its class or function
     spec       what it computes
     place      one of ``PLACES``

@@ -60,7 +60,7 @@ class NormSpec:
     gate: str | None = None
 
     def __str__(self) -> str:
-        """In the words of the table of ``nk.inspect``: LayerNorm, RMSNorm, GroupNorm(8), …, by what it does."""
+        """Its kind and its axes."""
         return f"{self.kind} [{', '.join(map(str, self.axes))}]"
 
     @property
@@ -194,8 +194,8 @@ class SpecCache:
         self.known: dict[Any, NormSpec | str | None] = {}
 
     def find(self, module: nn.Module, x: Tensor, others: Sequence[Tensor] = ()) -> NormSpec | str | None:
-        """Of a module that was called with x: its spec; the reason why it has none, if its class is named like
-        a norm; None if it is not."""
+        """Of a module that was called with x: its spec; the reason why it has none, if its class is named
+        like a norm; None if it is not."""
         if not _is_candidate(module, x):
             return None
         gated = any(t.shape == x.shape and t.is_floating_point() for t in others)

@@ -121,7 +121,7 @@ def swap(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule] | None = 
 
 
 def float32_statistics(path: str, module: nn.Module, spec: NormSpec) -> Edit:
-    """The same module as a layer of ours, which takes statistics in float32; ``MismatchError`` if there is none.
+    """The same module as a layer of ours, which takes statistics in float32, or ``MismatchError``.
 
     It keeps its parameters. Where nothing overflows and eps is not lost, it computes the same.
     """

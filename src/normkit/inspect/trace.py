@@ -1,8 +1,8 @@
 """What a model does with a batch: one run of it, as a graph of calls.
 
-torch's functions are seen as they are called (a ``TorchFunctionMode``), modules as they are entered and left. So
-any model that runs can be traced, in training too, on the meta device too; nothing is rewritten. A norm is one
-node, whatever it is made of.
+torch's functions are seen as they are called (a ``TorchFunctionMode``), modules as they are entered and left.
+So any model that runs can be traced, in training too, on the meta device too; nothing is rewritten. A norm is
+one node, whatever it is made of.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def trace(
     inputs: Any = None,
     observe: Observer | None = None,
 ) -> Trace:
-    """Run ``call``, which calls ``model``, and record it. ``observe`` gets each norm and each sum as it happens:
-    the node, its output, and what it read."""
+    """Run ``call``, which calls ``model``, and record it. ``observe`` gets each norm and each sum as it
+    happens: the node, its output, and what it read."""
     tracer = _Tracer(model, observe)
     for tensor in tensors_of(inputs):
         tracer.new_node("input", "input", (), tensor)

@@ -47,8 +47,9 @@ def check(case: Case) -> Iterator[Found]:
                 site,
                 share,
                 f"means within {Z:g} standard deviations and variances within a factor of {HIGH:g}",
-                f"{int(drifted.sum())} of {drifted.numel()} channels: variance {float(ratio.median()):.3g} x the "
-                f"running one, mean {float(z.clamp_min(0).median()):.3g} standard deviations away, on {count} values.",
+                f"{int(drifted.sum())} of {drifted.numel()} channels, on {count} values: variance "
+                f"{float(ratio.median()):.3g} x the running one, mean {float(z.clamp_min(0).median()):.3g} "
+                "standard deviations away.",
                 "recalibrate: reset_running_stats(), then some batches in training mode without gradients.",
             )
 

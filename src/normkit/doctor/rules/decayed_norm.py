@@ -42,7 +42,8 @@ def check(case: Case) -> Iterator[Found]:
             site,
             float(value),
             "0 for the parameters of norms",
-            f"weight decay of {value:g} pulls {' and '.join(own)} of this {site.place} norm: its gain goes to {to}.",
+            f"weight decay of {value:g} pulls {' and '.join(own)} of this {site.place} norm: "
+            f"its gain goes to {to}.",
             "put the parameters of norms into a group with weight_decay=0.",
             edit=split(case.optimizer, site.path, list(own.values())),
         )

@@ -7,9 +7,9 @@ Why it matters: the second one undoes the gain of the first and costs a pass ove
 when a block was changed from one placement to another, or a norm was added that the layer already had.
 
 Example:
-    nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6, norm=nn.LayerNorm(64))   # Post-LN and a final norm
+    x = self.norm2(self.norm1(x))
 
-Fix: keep one of them; with norm_first=False the encoder takes norm=None.
+Fix: keep one of them. nn.TransformerEncoder with norm_first=False takes norm=None.
 
 References: Vaswani et al. 2017, arXiv:1706.03762, has no norm behind its last layer.
 """

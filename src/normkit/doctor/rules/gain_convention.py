@@ -36,7 +36,8 @@ def check(case: Case) -> Iterator[Found]:
             mine,
             abs(shift) if shift is not None else 1.0,
             f"a gain of {gains[1] or 'no gain'}, as in {theirs.path}",
-            f"its gain is {gains[0] or 'absent'}, and the reference's {gains[1] or 'absent'}: off by 1 in every channel.",
+            f"its gain is {gains[0] or 'absent'}, and the reference's {gains[1] or 'absent'}: "
+            "off by 1 in every channel.",
             "use normkit.RMSNorm(..., zero_centered_weight=True), or shift the weights by 1 once.",
             edit=_shift(mine, theirs, shift) if shift is not None else None,
         )

@@ -32,6 +32,6 @@ def check(case: Case) -> Iterator[Found]:
             measured=found.largest,
             expected=f"below {LARGE:.0f}, or below {RATIO:,.0f} x the median ({found.median:.3g})",
             message=f"the largest number of the stream is {ratio:,.0f} x its median.",
-            fix="none is needed; keep these features in a wide dtype when you quantise, and do not clip them.",
+            fix="none is needed; keep these features wide when you quantise, and do not clip them.",
             line=node.line,
         )

@@ -69,7 +69,7 @@ def check(case: Case) -> Iterator[Found]:
 
 
 def _vanishes(site: Site, writer: Node, bias: Tensor) -> bool | None:
-    """All of the bias (it is one number where the mean is taken), or only its mean; None if neither is sure."""
+    """All of the bias (one number where the mean is taken), or only its mean; None if neither is sure."""
     spec = site.spec
     if writer.shape != site.shape:  # something was moved
         running = getattr(site.module, "running_mean", None)

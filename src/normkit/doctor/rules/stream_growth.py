@@ -42,8 +42,8 @@ def check(case: Case) -> Iterator[Found]:
             where=graph.nodes[node].module,
             measured=largest,
             expected=f"at most {GROWTH:g} in all but {LAYERS - 1} layers",
-            message=f"{sum(r > GROWTH for _, r in grown)} of {len(grown)} layers let the stream grow by more than "
-            f"{GROWTH - 1:.0%}; from the first to the last it grows {total:.3g} x.",
-            fix="smaller initial weights of what is added (1/sqrt(2 · depth)), or Peri-LN or LayerNorm Scaling.",
+            message=f"{sum(r > GROWTH for _, r in grown)} of {len(grown)} layers let the stream grow by more "
+            f"than {GROWTH - 1:.0%}; from the first to the last it grows {total:.3g} x.",
+            fix="start what is added smaller (weights / sqrt(2 · depth)), or use Peri-LN or LayerNorm Scaling.",
             line=case.line(node),
         )

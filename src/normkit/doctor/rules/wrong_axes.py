@@ -42,7 +42,7 @@ def check(case: Case) -> Iterator[Found]:
                 site,
                 float(site.group_size),
                 "one mean over the features of one token, or one place, as the other norms have it",
-                f"{said}; {site.group_size:,} numbers share one mean on an input of shape {list(site.shape)}.",
+                f"{said}; {site.group_size:,} numbers share one mean on an input of {list(site.shape)}.",
                 "normalise over the features alone, and move them last or name their axis.",
             )
 
@@ -67,7 +67,9 @@ def _said(site: Site, channel: int | None, usual: Counter[tuple[bool, int]]) -> 
         over = tuple(site.shape[a] for a in spec.axes)
         on_channel = any(site.shape[channel] in shape for shape in gains) and over != tuple(gains[0])
         if gains and not on_channel:
-            return f"its gain and its mean are over axis {spec.axes[-1]}, and the features on axis {channel - rank}"
+            return (
+                f"its gain and its mean are over axis {spec.axes[-1]}, the features on axis {channel - rank}"
+            )
         if site.place in _STREAM and channel == rank - 1:
             return f"its mean is over axis {spec.axes[-1]}, and the features are on axis {channel - rank}"
     if site.place in _STREAM and includes and extra > 0 and others >= 2 and others > usual[(True, extra)]:

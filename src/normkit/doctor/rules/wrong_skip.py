@@ -20,6 +20,7 @@ arXiv:2002.04745; He et al. 2016, arXiv:1603.05027.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from normkit.doctor.case import Case
@@ -27,6 +28,7 @@ from normkit.doctor.rule import Found, at
 from normkit.inspect.graph import Residual, block_of
 from normkit.inspect.sites import Site
 
+PRE = re.compile("[NP]P*A")  # how a Pre-LN layer begins; parallel sublayers may have a norm each
 
 def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
@@ -42,7 +44,7 @@ def check(case: Case) -> Iterator[Found]:
         return
     for layer, sums in layers.items():
         shape = shapes[layer]
-        if not shape.endswith("A") or not shape.startswith(("NA", "PA")):
+        if not (shape.endswith("A") and PRE.match(shape)):
             continue
         for r in sums:
             site = by_node.get(r.skip)
@@ -56,8 +58,8 @@ def check(case: Case) -> Iterator[Found]:
                 site,
                 stream,
                 "a skip that starts where the norm reads, not where it writes",
-                f"the {r.kind.replace('_', '-')} sublayer adds to the output of its norm; the stream that the "
-                f"norm read (rms {stream:.3g}) goes no further.",
+                f"the {r.kind.replace('_', '-')} sublayer adds to the output of its norm; the stream that "
+                f"the norm read (rms {stream:.3g}) goes no further.",
                 "keep what the norm reads: x = x + sublayer(norm(x)).",
             )
 
@@ -73,8 +75,9 @@ def _reads_stream(case: Case, site: Site, layer: str) -> bool:
 def _is_scaled(case: Case, r: Residual) -> bool:
     """The skip is multiplied by something: as in DeepNorm, it was thought about."""
     graph = case.inspection.graph
-    rest = [i for i in graph.nodes[r.node].inputs if i not in r.branches]
-    for index in rest:
+    for index in graph.terms(r.node)[0]:
+        if graph.root(index) != r.skip:
+            continue
         while index != r.skip and graph.nodes[index].inputs:
             if graph.nodes[index].kind == "mul":
                 return True
