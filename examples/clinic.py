@@ -4,8 +4,8 @@
     python examples/clinic.py --html clinic.html        # the sick one's report as a page
     normkit doctor examples.clinic:sick --batch examples.clinic:batch
 
-The bugs: a skip taken after the norm, an eps that is a flag, BatchNorm with another framework's momentum, and a
-norm that nobody calls. The model runs, and its loss goes down; only worse.
+The bugs: a skip taken after the norm, an eps that is a flag, BatchNorm with another framework's momentum, and
+a norm that nobody calls. The model runs, and its loss goes down; only worse.
 """
 
 from __future__ import annotations

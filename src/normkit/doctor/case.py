@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.inspect.batch import could_not_run, prepare
+from normkit.inspect.batch import could_not_run, prepare, unwrap
 from normkit.inspect.graph import Residual
 from normkit.inspect.inspection import Inspection, run
+from normkit.inspect.record import Node
 from normkit.inspect.sites import Site
-from normkit.inspect.trace import Node, tensors_of, trace
+from normkit.inspect.trace import tensors_of, trace
 from normkit.inspect.untouched import untouched
 
 __all__ = ["Case", "Gradients", "Measures", "Seen", "examine_run", "gradients"]
@@ -132,6 +133,7 @@ class Case:
     gradients: Gradients | None = None
     reference: Case | None = None
     mask: Tensor | None = None  # (batch, length), True where a token is real
+    wrapped: nn.Module | None = None  # the model as it was given: compiled, or under DDP
 
     @property
     def sites(self) -> list[Site]:
@@ -151,11 +153,11 @@ class Case:
 def examine_run(model: nn.Module, batch: Any, **given: Any) -> Case:
     """Run the model once, and take down what happens."""
     compared = given.get("reference") is not None or given.pop("keep_outputs", False)
-    mask = padding_mask(model, batch) if isinstance(model, nn.Module) else None
+    mask = padding_mask(unwrap(model), batch) if isinstance(model, nn.Module) else None
     seen = Seen(keep_outputs=bool(compared), length=None if mask is None else mask.shape[1])
     with torch.no_grad():
         inspection = run(model, batch, seen)
-    return Case(inspection.model, inspection, seen, batch, batch is None, mask=mask, **given)
+    return Case(inspection.model, inspection, seen, batch, batch is None, mask=mask, wrapped=model, **given)
 
 
 def padding_mask(model: nn.Module, batch: Any) -> Tensor | None:

@@ -108,6 +108,8 @@ def _no_folder(path: Path) -> Exception:
             expected="a folder with a config.json, or package.module:attribute",
             fix=f"normkit doctor {beside}" if beside else None,
         )
+    if path.is_symlink():
+        return user_error(f"{path} is a link to {path.readlink()}, which is not there.")
     name = path.as_posix()
     is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not name.startswith(".")
     close = difflib.get_close_matches(path.name, os.listdir(path.parent) if path.parent.is_dir() else [], n=1)
@@ -138,7 +140,8 @@ def _config(transformers: Any, given: dict[str, Any], folder: Path, notes: list[
         built = next(_classes(transformers, given), None)
         kind = getattr(getattr(built, "config_class", None), "model_type", None)
     if not isinstance(kind, str) or kind not in known:
-        words = f"of the model type {kind!r}" if kind is not None else "of no model type"
+        words = f"is of the model type {kind!r}, which transformers {transformers.__version__} does not have"
+        words = words if kind is not None else "names no model_type, and no architecture of transformers'"
         close = difflib.get_close_matches(kind, list(known), n=1) if isinstance(kind, str) else []
         fix = f"did you mean {close[0]!r}?" if close else None
         if "auto_map" in given:
@@ -146,7 +149,7 @@ def _config(transformers: Any, given: dict[str, Any], folder: Path, notes: list[
                 "its code is in the folder, and is not run; build it yourself: normkit doctor my_module:build"
             )
         raise user_error(
-            f"{folder}/config.json is {words}, which transformers {transformers.__version__} does not have.",
+            f"{folder}/config.json {words}.",
             expected="a type that it has, such as 'llama' or 'bert'",
             fix=fix,
         )

@@ -172,8 +172,12 @@ def table_lines(table: str, width: int) -> list[str]:
     lines = [title]
     for row in rows:
         head, _, path = row.rpartition("  ")
-        fits = len(row) <= width or not head.strip()
-        lines += [row] if fits else [head.rstrip(), " " * max(2, min(8, width - len(path))) + path]
+        if len(row) <= width:
+            lines.append(row)
+        elif head.strip():
+            lines += [head.rstrip(), " " * max(2, min(8, width - len(path))) + path]
+        else:
+            lines += _wrapped("  ", row.strip(), width)
     return lines
 
 

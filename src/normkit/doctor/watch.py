@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from normkit.checks import integer
 from normkit.doctor.case import Case, Gradients, examine_run, gradients
@@ -18,7 +18,7 @@ from normkit.doctor.report import Finding, Report, grouped
 from normkit.doctor.rules import rules_for
 from normkit.errors import NormkitError, user_error
 from normkit.inspect.sites import folded
-from normkit.inspect.trace import calling_line
+from normkit.inspect.source_line import calling_line
 
 __all__ = ["Doctor"]
 
@@ -139,7 +139,7 @@ class Doctor:
             )
             return None
         with called.context(), torch.no_grad():
-            case = examine_run(called.model, called.batch(), optimizer=self.optimizer)
+            case = examine_run(called.module, called.batch(), optimizer=self.optimizer)
             case.gradients = self._gradients(case)
             found = [finding for rule in self._rules for finding in rule.findings(case)]
         caller = calling_line()  # of step(): no place in the model
@@ -156,13 +156,10 @@ class Doctor:
         """Those that the backward of this step left; at the residual stream, of a run of its own."""
         stored = stored_gradients(case)
         traced = None
-        if not is_sharded(case.model) and (
-            self.loss is not None or isinstance(getattr(case.inspection.trace.result, "loss", None), Tensor)
-        ):
-            try:
-                traced = gradients(case, self.loss)
-            except NormkitError as error:
-                self._warn(f"no gradients of the stream: {error}")
+        try:
+            traced = None if is_sharded(case.model) else gradients(case, self.loss)
+        except NormkitError as error:
+            self._warn(f"no gradients of the stream: {error}")
         if stored is None:
             return traced
         return Gradients(traced.stream if traced is not None else [], stored)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from normkit.inspect.operations import MOVES, PASSES, WEIGHTED
-from normkit.inspect.trace import Node, Trace
+from normkit.inspect.record import Node, Trace
 
 __all__ = ["Graph", "Residual", "block_of"]
 

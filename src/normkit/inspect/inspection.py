@@ -13,9 +13,11 @@ from normkit.errors import NormkitError, user_error
 from normkit.inspect.batch import could_not_run, prepare, unwrap
 from normkit.inspect.drawing import draw
 from normkit.inspect.graph import Graph, Residual
+from normkit.inspect.recognition import SpecCache
+from normkit.inspect.record import Trace
 from normkit.inspect.sites import Site, find_sites, folded
-from normkit.inspect.spec import NormSpec, SpecCache
-from normkit.inspect.trace import Observer, Trace, trace
+from normkit.inspect.spec import NormSpec
+from normkit.inspect.trace import Observer, trace
 from normkit.inspect.untouched import untouched
 
 __all__ = ["Inspection", "Unused", "inspect", "run"]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from normkit.inspect.graph import Graph, Residual, block_of
+from normkit.inspect.record import Node
 from normkit.inspect.spec import NormSpec
-from normkit.inspect.trace import Node
 
 __all__ = ["PLACES", "Site", "find_sites", "folded"]
 

@@ -7,13 +7,11 @@ one node, whatever it is made of.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,93 +21,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normkit.inspect import meta
+from normkit.inspect.functional_norm import FunctionalNorm
 from normkit.inspect.operations import FUNCTIONAL_NORMS, kind_of, name_of
-from normkit.inspect.spec import NormSpec, SpecCache
+from normkit.inspect.recognition import SpecCache
+from normkit.inspect.record import ModuleCall, Node, NormCall, NotNorm, Trace
+from normkit.inspect.source_line import calling_line
+from normkit.inspect.spec import NormSpec
 
-__all__ = ["ModuleCall", "Node", "NormCall", "NotNorm", "Trace", "trace"]
+__all__ = ["Observer", "tensors_of", "trace"]
 
 UNKNOWN = NormSpec(True, (-1,), None, 0.0, True, None, False, False, None, None, 1.0)  # until it is found out
-Observer = Callable[["Node", Tensor, list[Tensor]], None]
-
-
-@dataclass
-class Node:
-    """A call of a function, or of a norm, that gave a tensor.
-
-    kind       what it does, in the words of ``operations``; or "input", "parameter", "constant", "opaque"
-    inputs     the nodes that it reads
-    live       it follows from the batch
-    weights    the names of the parameters that it reads, as they are or made into something else
-    module     the path of the module that called it
-    call       the index of that module's call
-    """
-
-    index: int
-    kind: str
-    name: str
-    inputs: tuple[int, ...]
-    live: bool
-    weights: tuple[str, ...]
-    module: str
-    call: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    line: str = ""
-    norm: NormCall | None = None
-    roles: tuple[int, ...] = ()  # of an attention: the nodes of query, key and value
-
-
-@dataclass
-class NormCall:
-    """A norm at work: the module (or a function with its arguments), and what it computes."""
-
-    module: nn.Module
-    path: str  # of the module; of a function, "<path of the caller>:<its name>"
-    spec: NormSpec
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    caller: str
-    is_function: bool = False
-
-
-@dataclass
-class ModuleCall:
-    """A module that was called: ``nodes`` are those of its time."""
-
-    index: int
-    path: str
-    module: nn.Module
-    parent: int
-    inputs: tuple[int, ...]
-    start: int
-    outputs: tuple[int, ...] = ()
-    stop: int = 0
-
-
-@dataclass
-class NotNorm:
-    """A module whose class is named like a norm, and that computes none: why, and how it was called."""
-
-    module: nn.Module
-    reason: str
-    shape: tuple[int, ...]
-    line: str
-
-
-@dataclass
-class Trace:
-    """The nodes of a run in order, and the calls of modules."""
-
-    nodes: list[Node] = field(default_factory=list)
-    calls: list[ModuleCall] = field(default_factory=list)
-    outputs: tuple[int, ...] = ()
-    result: Any = None
-    assumed: list[str] = field(default_factory=list)  # what the meta device could not say
-    not_norms: dict[str, NotNorm] = field(default_factory=dict)  # by path
-
-    @property
-    def norms(self) -> list[Node]:
-        return [node for node in self.nodes if node.norm is not None]
+Observer = Callable[[Node, Tensor, list[Tensor]], None]
 
 
 @contextmanager
@@ -393,37 +315,6 @@ class _Tracer(TorchFunctionMode):
         record.stop = len(graph.nodes)
 
 
-class FunctionalNorm(nn.Module):
-    """A norm that was called as a function, as a module: what it got beside the input is kept."""
-
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super().__init__()
-        self.func = func
-        names = FUNCTIONAL_NORMS[name_of(func)]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        self.x: Tensor | None = given.pop("input", None)
-        for name in ("weight", "bias"):
-            tensor = given.pop(name, None)
-            if isinstance(tensor, Tensor):
-                self.register_parameter(name, nn.Parameter(tensor.detach(), requires_grad=False))
-            elif name in names:
-                given[name] = tensor
-        for name, value in list(given.items()):
-            if isinstance(value, Tensor):
-                self.register_buffer(name, given.pop(name).detach())
-        for name in ("training", "use_input_stats"):  # what it computes is seen where it takes statistics
-            if name in given:
-                self.train(bool(given[name]))
-                given[name] = True
-        self.settings = given
-        self.eps = given.get("eps", 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tensors = {**self._parameters, **self._buffers}
-        y: Tensor = self.func(x, **tensors, **self.settings)
-        return y
-
-
 def _address(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr() or -1
@@ -442,31 +333,3 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
         or bool(kwargs.get("inplace"))
         or kwargs.get("out") is not None
     )
-
-
-_MACHINERY = (
-    "torch/nn/modules/module.py",
-    "torch/nn/modules/container.py",
-    "torch/nn/functional.py",
-    "torch/overrides.py",
-)
-_OWN = (
-    "normkit/callable_part",
-    "normkit/inspect/",
-    "normkit/doctor/",
-    "torch/utils/_contextlib.py",
-    "torch/_dynamo/",
-)
-
-
-def calling_line() -> str:
-    """Where the model's code calls what is being called."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename.replace("\\", "/")
-        if frame.f_code is trace.__code__:  # all of it is modules that torch calls: there is no such line
-            return ""
-        if not file.endswith(_MACHINERY) and not any(part in file for part in _OWN):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""

@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Found]:
             mine,
             float(mine.group_size),
             f"{theirs.group_size:,} numbers for each mean, as in {theirs.path}",
-            f"{mine.group_size:,} numbers share one mean (axes {list(a.axes)}, groups {a.groups or 1}), and in "
-            f"the reference {theirs.group_size:,} (axes {list(b.axes)}, groups {b.groups or 1}).",
+            f"{mine.group_size:,} numbers share one mean (axes {list(a.axes)}, groups {a.groups or 1}), and "
+            f"in the reference {theirs.group_size:,} (axes {list(b.axes)}, groups {b.groups or 1}).",
             "normalise over the axes of the reference, and reshape to heads or groups first where it does.",
         )

@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Found]:
             mine,
             0.25 if not same else 1.0,
             f"{what[1]}, as in {theirs.path}",
-            f"the gain is applied {what[0]}, and in the reference {what[1]}: a quarter of all bfloat16 differ."
+            f"the gain is applied {what[0]}, and in the reference {what[1]}: a quarter of bfloat16 differ."
             if not same
             else f"statistics are taken in {what[0]}, and in the reference in {what[1]}.",
             f"normkit.RMSNorm(..., multiply={what[1]!r})" if not same else f"take statistics in {what[1]}.",

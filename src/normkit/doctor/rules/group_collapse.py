@@ -22,8 +22,8 @@ import torch
 
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
+from normkit.inspect.record import NotNorm
 from normkit.inspect.spec import ALONE, CONSTANT, NotANormError, bare_copy, call
-from normkit.inspect.trace import NotNorm
 
 
 def check(case: Case) -> Iterator[Found]:

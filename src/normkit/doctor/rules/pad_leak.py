@@ -45,7 +45,7 @@ def check(case: Case) -> Iterator[Found]:
                 leak,
                 f"0: at most {LEAK:g} of the largest output",
                 f"other numbers in the padding move the outputs at real tokens by {leak:.3g} of the largest.",
-                "use a norm that takes a mask, normkit.BatchNorm1d(..., axis=-1)(x, mask=mask), or LayerNorm.",
+                "use a norm that takes a mask, normkit.BatchNorm1d(c, axis=-1)(x, mask=mask), or LayerNorm.",
             )
 
 

@@ -23,8 +23,8 @@ from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
 from normkit.inspect.edit import Edit
 from normkit.inspect.operations import MOVES
+from normkit.inspect.record import Node
 from normkit.inspect.sites import Site
-from normkit.inspect.trace import Node
 
 
 def check(case: Case) -> Iterator[Found]:

@@ -44,6 +44,6 @@ def check(case: Case) -> Iterator[Found]:
             expected=f"at most {GROWTH:g} in all but {LAYERS - 1} layers",
             message=f"{sum(r > GROWTH for _, r in grown)} of {len(grown)} layers let the stream grow by more "
             f"than {GROWTH - 1:.0%}; from the first to the last it grows {total:.3g} x.",
-            fix="start what is added smaller (weights / sqrt(2 · depth)), or use Peri-LN or LayerNorm Scaling.",
+            fix="start what is added smaller (weights / sqrt(2 · depth)); or use Peri-LN, LayerNorm Scaling.",
             line=case.line(node),
         )

@@ -30,6 +30,7 @@ from normkit.inspect.sites import Site
 
 PRE = re.compile("[NP]P*A")  # how a Pre-LN layer begins; parallel sublayers may have a norm each
 
+
 def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
     by_node = {n: site for site in case.sites for n in site.nodes}
@@ -37,8 +38,9 @@ def check(case: Case) -> Iterator[Found]:
     for r in case.residuals:
         module = graph.nodes[r.node].module
         layers.setdefault(block_of(module) or module, []).append(r)
-    layers.pop("", None)  # code without layers: a norm on the stream may belong to either side
     shapes = {layer: _shape(case, layer, sums) for layer, sums in layers.items()}
+    if "" in layers and not _is_layer(case, shapes[""], layers[""]):
+        del layers[""], shapes[""]
     by_design = any(shape == "AN" * (len(shape) // 2) + "A" and len(shape) > 1 for shape in shapes.values())
     if by_design:  # HybridNorm: the norm after attention serves the skip of the feed-forward, too
         return
@@ -64,12 +66,26 @@ def check(case: Case) -> Iterator[Found]:
             )
 
 
+def _is_layer(case: Case, shape: str, sums: list[Residual]) -> bool:
+    """Is the model itself one layer? Else, in code without layers, a norm on the stream may belong to either side:
+    the first one is one behind the embedding, perhaps."""
+    if len(sums) < 2 or not re.fullmatch("([NP]A)+", shape):
+        return False
+    graph = case.inspection.graph
+    is_alone = sums[-1].node in graph.trace.outputs and graph.nodes[sums[0].skip].norm is not None
+    if is_alone and shape.count("N") == 1 and shape.startswith("N"):
+        source = graph.root(graph.nodes[sums[0].skip].inputs[0])
+        return graph.nodes[source].kind == "input"
+    return shape != "NA" + "PA" * (len(shape) // 2 - 1)
+
+
 def _reads_stream(case: Case, site: Site, layer: str) -> bool:
     """What it reads is a sum, or came into the layer from outside: no matrix of the layer made it."""
     graph = case.inspection.graph
     source = graph.root(graph.nodes[site.nodes[0]].inputs[0])
     sums = {r.node for r in graph.residuals} | {part for r in graph.residuals for part in r.parts}
-    return source in sums or not (graph.nodes[source].module + ".").startswith(layer + ".")
+    is_outside = not layer or not (graph.nodes[source].module + ".").startswith(layer + ".")
+    return source in sums or is_outside
 
 
 def _is_scaled(case: Case, r: Residual) -> bool:
@@ -87,6 +103,8 @@ def _is_scaled(case: Case, r: Residual) -> bool:
 
 
 def _inside(path: str, layer: str) -> bool:
+    if not layer:
+        return "." not in path
     return path.startswith(layer + ".") or path.startswith(layer + ":")
 
 
