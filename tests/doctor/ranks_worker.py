@@ -123,7 +123,7 @@ def norms_that_one_process_does_not_call_are_left_out():
 
 
 def running_statistics_that_ddp_broadcasts_are_no_finding_and_others_are_by_their_mode():
-    """Between two forwards they differ, as they are meant to: before each, all get those of the first process."""
+    """Between two forwards they differ, as they are meant to: before each, all get the first process's."""
     model = network()
     wrapped = DistributedDataParallel(model)
     wrapped(my_batch()).sum().backward()
@@ -184,13 +184,14 @@ def a_model_under_fsdp2_is_inspected_and_unchanged():
 
 def the_doctor_of_a_loop_watches_ddp_and_fsdp2():
     for build in (lambda: DistributedDataParallel(network()), sharded):
-        lines = []
         expected = train(build())
-        model = build()
+        model, lines = build(), []
         with nk.Doctor(model, every=1, out=lines.append) as doctor:
             assert train(model, doctor) == expected
+        assert doctor.report.ok
+        if build is sharded:  # nobody broadcasts its buffers
+            lines = [line for line in lines if "info NK707 ranks-differ at 0.1.running_" not in line]
         assert lines == [], lines
-        assert doctor.scalars()["normkit/errors"] == 0
 
 
 def only_the_first_process_speaks():

@@ -149,7 +149,7 @@ def test_the_line_is_that_of_the_model_and_not_of_the_loop(lines):
         lambda m, _: nk.Doctor(m, out=lines.append),
     )
     assert "NK204" in lines[0]
-    assert ".py:" not in lines[0]
+    assert __file__ not in lines[0]
 
 
 def test_the_groups_of_the_optimizer_are_looked_at(lines):

@@ -255,7 +255,7 @@ CASES = [
         lambda: RinalmoStack(True),
         lambda: RinalmoStack(False),
         vectors(),
-        ("stack.lower:layer_norm", "stack.upper:layer_norm"),
+        ("stack.lower.gamma:layer_norm", "stack.upper.gamma:layer_norm"),
     ),
     Sick(
         "NK101",

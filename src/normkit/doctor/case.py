@@ -89,7 +89,8 @@ class Seen:
 
 
 def _rms(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float32)) / max(1, x.numel()) ** 0.5
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(x, dtype=wide)) / max(1, x.numel()) ** 0.5
 
 
 def _measure(x: Tensor) -> Measures:

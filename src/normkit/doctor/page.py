@@ -6,6 +6,7 @@ What comes from the model (paths, names, messages, lines of code) is text, and g
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,12 @@ def _badge(level: str, words: str) -> str:
     return f'<span class="badge {shown(level)}">{shown(words)}</span>'
 
 
+def _path(words: str) -> str:
+    """May be broken behind its dots, slashes and underscores."""
+    words = re.sub(r"([./_])(?=.)", r"\1<wbr>", shown(words))
+    return f"<code>{words}</code>"
+
+
 def _finding(group: Sequence[Finding]) -> str:
     """Findings that are alike, as one card."""
     from normkit.doctor.report import code_of, measured_of, where_of
@@ -109,12 +116,12 @@ def _finding(group: Sequence[Finding]) -> str:
     if first.line:
         code = code_of(first.line)
         below = f"<pre>{shown(code)}</pre>" if code else ""
-        rows.append(("called at", f"<code>{shown(first.line)}</code>{below}"))
+        rows.append(("called at", f"{_path(first.line)}{below}"))
     table = "".join(f'<tr><th scope="row">{name}</th><td>{cell}</td></tr>' for name, cell in rows)
     return (
         f'<article class="finding {shown(first.severity)}"><h3>{_badge(first.severity, first.severity)} '
         f"{shown(first.code)} {shown(first.name)}</h3>"
-        f'<p class="where"><code>{shown(where_of(group))}</code></p><p>{shown(first.message)}</p>'
+        f'<p class="where">{_path(where_of(group))}</p><p>{shown(first.message)}</p>'
         f"<table>{table}</table>{_all_of(group)}{_about(first.code)}</article>\n"
     )
 
@@ -169,7 +176,7 @@ def _table(report: Report, marks: Marks) -> str:
         marked = _marked([site.path for site in sites], marks)
         where = f"{place} · {branch.replace('_', '-')}" if branch else place
         rows.append(
-            f'<tr><td class="number">{len(sites)} ×</td><td><code>{shown(path)}</code> {marked}</td>'
+            f'<tr><td class="number">{len(sites)} ×</td><td>{_path(path)} {marked}</td>'
             f'<td>{shown(what)}</td><td title="{shown(PLACES.get(place, ""))}">{shown(where)}</td></tr>'
         )
     unused: dict[str, list[str]] = {}
@@ -178,7 +185,7 @@ def _table(report: Report, marks: Marks) -> str:
     for path, paths in unused.items():
         marked = _marked(paths, marks)
         rows.append(
-            f'<tr><td class="number">{len(paths)} ×</td><td><code>{shown(path)}</code> {marked}</td>'
+            f'<tr><td class="number">{len(paths)} ×</td><td>{_path(path)} {marked}</td>'
             f"<td>not called</td><td></td></tr>"
         )
     if not rows:

@@ -66,6 +66,7 @@ SCOPED = """
 § figure { margin: 0; max-width: 100%; max-height: 60rem; overflow: auto; }
 § figure svg { display: block; max-width: 100%; height: auto; }
 § .norms th { width: auto; }
+§ .norms code { overflow-wrap: break-word; }
 § .norms thead th { border-top: 0; }
 § .norms .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; width: 3rem; }
 § .norms td + td { min-width: 5.5rem; }

@@ -18,7 +18,6 @@ from normkit.doctor.report import Finding, Report, grouped
 from normkit.doctor.rules import rules_for
 from normkit.errors import NormkitError, user_error
 from normkit.inspect.sites import folded
-from normkit.inspect.source_line import calling_line
 
 __all__ = ["Doctor"]
 
@@ -142,8 +141,6 @@ class Doctor:
             case = examine_run(called.module, called.batch(), optimizer=self.optimizer)
             case.gradients = self._gradients(case)
             found = [finding for rule in self._rules for finding in rule.findings(case)]
-        caller = calling_line()  # of step(): no place in the model
-        found = [replace(f, line="") if f.line == caller else f for f in found]
         if called.path:
             found = [replace(f, where=f"{called.path}.{f.where}".rstrip(".")) for f in found]
         self.report = Report(case.inspection, self._without_short_deaths(found))

@@ -2,9 +2,9 @@
 
 ``normkit.inspect(model, batch)`` gives the sites of all norms. The parts:
 
-spec        NormSpec: what a norm computes, found by calling a copy of it; recognition: which modules are norms
-trace       one run of a model, as a record of calls; operations, meta: what torch's functions do, and what they
-            cannot say on the meta device
+spec        NormSpec: what a norm computes, found by calling a copy; recognition: which modules are norms
+trace       one run of a model, as a record of calls; operations, meta: what torch's functions do, and what
+            they cannot say on the meta device
 graph       what comes from what, and the residual sums
 sites       Site: where each norm stands
 inspection  all of it together: a table, a drawing

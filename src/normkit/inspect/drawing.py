@@ -51,7 +51,11 @@ def shown(words: str) -> str:
         >>> print(shown("<b>bold"), shown("\\x1b[31mred"))
         &lt;b&gt;bold \\x1b[31mred
     """
-    return escape("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in words))
+    return escape(_visible(words))
+
+
+def _visible(words: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in words)
 
 
 class _Canvas:
@@ -84,6 +88,7 @@ class _Canvas:
     def norm(self, site: Site, x: float, y: float, label: str, room: float) -> None:
         """A pill, its name to the right, and all about it when it is pointed at."""
         severity, words = self.marks.get(site.path, ("", ""))
+        label = _visible(label)
         says = " · ".join(filter(None, (site.path, site.name, site.place, f"eps {site.spec.eps:g}", words)))
         fits = int((room - 22) / LETTER)
         words = f"  {words}"[:fits] if words else ""

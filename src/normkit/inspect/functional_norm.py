@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normkit.inspect.operations import FUNCTIONAL_NORMS, name_of
+from normkit.inspect.operations import norm_arguments
 
 __all__ = ["FunctionalNorm"]
 
@@ -17,7 +17,7 @@ class FunctionalNorm(nn.Module):
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
         self.func = func
-        names = FUNCTIONAL_NORMS[name_of(func)]
+        names = norm_arguments(func)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         self.x: Tensor | None = given.pop("input", None)
         for name in ("weight", "bias"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from normkit.errors import NormkitError, user_error
 from normkit.inspect.batch import could_not_run, prepare, unwrap
@@ -128,6 +129,12 @@ def run(model: nn.Module, batch: Any = None, observe: Observer | None = None) ->
     if not isinstance(model, nn.Module):
         raise user_error(f"inspect got {type(model).__name__}.", expected="a torch.nn.Module")
     model = unwrap(model)
+    lazy = (UninitializedParameter, UninitializedBuffer)
+    if any(isinstance(t, lazy) for t in (*model.parameters(), *model.buffers())):
+        raise user_error(
+            f"{type(model).__name__} has lazy modules without parameters, and a first run would make them.",
+            fix="call model(batch) once before.",
+        )
     args, kwargs = call = prepare(model, batch)
     with untouched(model):
         try:

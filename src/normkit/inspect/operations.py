@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
-__all__ = ["FUNCTIONAL_NORMS", "MOVES", "PASSES", "WEIGHTED", "kind_of", "name_of"]
+__all__ = ["FUNCTIONAL_NORMS", "MOVES", "PASSES", "WEIGHTED", "kind_of", "name_of", "norm_arguments"]
 
 _NAMES = {
     # the same numbers, in another shape or order, or some of them
@@ -27,7 +28,8 @@ _NAMES = {
     "mul": """mul mul_ __mul__ __rmul__ __imul__ multiply div div_ __truediv__ __itruediv__ true_divide divide
         addcmul addcmul_ neg""",
     "linear": """linear matmul __matmul__ __rmatmul__ mm bmm addmm addmm_ baddbmm addbmm einsum bilinear addmv
-        mv _grouped_mm grouped_mm _scaled_mm tensordot linear_dynamic chain_matmul""",
+        mv _grouped_mm grouped_mm _scaled_mm tensordot linear_dynamic chain_matmul lstm gru rnn_tanh rnn_relu
+        lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell""",
     "conv": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution conv_tbc
         deform_conv2d causal_conv1d_fn""",
     "embedding": "embedding embedding_bag",
@@ -47,7 +49,7 @@ MOVES = frozenset({"view", "cast", "dropout"})  # through which numbers stay wha
 PASSES = MOVES | {"mul", "add", "join"}  # of one tensor that follows from the batch: a scale, a position
 WEIGHTED = frozenset({"linear", "conv", "embedding", "opaque"})  # where they meet a matrix
 
-# The names of their arguments.
+# The names of their arguments, as torch.nn.functional has them.
 FUNCTIONAL_NORMS = {
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
@@ -58,6 +60,26 @@ FUNCTIONAL_NORMS = {
     ),
     "normalize": ("input", "p", "dim", "eps"),
 }
+
+
+# As torch itself and torch.ops.aten have them.
+BUILT_IN_NORMS = {
+    "batch_norm": (
+        *("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"),
+        "cudnn_enabled",
+    ),
+    "instance_norm": (
+        *("input", "weight", "bias", "running_mean", "running_var", "use_input_stats", "momentum", "eps"),
+        "cudnn_enabled",
+    ),
+}
+
+
+def norm_arguments(func: Any) -> tuple[str, ...]:
+    """The names of a functional norm's arguments."""
+    name = name_of(func)
+    of_python = isinstance(func, FunctionType)
+    return FUNCTIONAL_NORMS[name] if of_python else BUILT_IN_NORMS.get(name, FUNCTIONAL_NORMS[name])
 
 
 def name_of(func: Any) -> str:

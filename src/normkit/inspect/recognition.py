@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.modules.batchnorm import _NormBase
 
 from normkit.inspect.spec import NormSpec, NotANormError, probe
@@ -35,9 +36,10 @@ class SpecCache:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # waiting for others takes longer than these few numbers
             try:
-                self.known[key] = _find(
-                    module, (small, tuple(max(n, 2) for n in x.shape), tuple(x.shape)), gated
-                )
+                with temporarily_clear_interpreter_stack():  # a probe inside of vmap is no part of it
+                    self.known[key] = _find(
+                        module, (small, tuple(max(n, 2) for n in x.shape), tuple(x.shape)), gated
+                    )
             finally:
                 torch.set_num_threads(threads)
         return self.known[key]

@@ -239,7 +239,8 @@ class _Tracer(TorchFunctionMode):
         if x is None:
             node.kind = "other"
             return
-        path = f"{node.module}:{name}"
+        owners = [weight.rpartition(".")[0] for weight in node.weights]
+        path = f"{owners[0] if owners else node.module}:{name}"
         node.norm = NormCall(own, path, UNKNOWN, (), {}, node.module, is_function=True)
         if self.observe is not None:
             self.observe(node, output, [x])
@@ -318,7 +319,7 @@ class _Tracer(TorchFunctionMode):
 def _address(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr() or -1
-    except (RuntimeError, NotImplementedError):  # no storage: a wrapper, a shard that is not here
+    except (RuntimeError, NotImplementedError, ValueError):  # no storage: a wrapper, a shard that is not here
         return -1
 
 

@@ -42,7 +42,7 @@ def check(case: Case) -> Iterator[Found]:
         looks = any(site.place not in _PLACES for site, _ in calls) or (bool(graph.residuals) and ends)
         if looks and not _is_written_twice(graph, together):
             continue  # a norm for predictions may look at every layer
-        for site, n in together:
+        for site, n in [*together, *_elsewhere(graph, calls, together)]:
             matrices = [graph.nodes[i] for i in _reads(graph, n) if graph.is_weighted(graph.nodes[i])]
             reads = frozenset(w for node in matrices for w in node.weights)
             writes = frozenset(
@@ -60,6 +60,20 @@ def check(case: Case) -> Iterator[Found]:
                 "give each place a norm of its own.",
             )
     yield from _tied(case)
+
+
+def _elsewhere(
+    graph: Graph, calls: list[tuple[Site, int]], together: list[tuple[Site, int]]
+) -> list[tuple[Site, int]]:
+    """One call of each other module that calls it: a layer that is repeated as a whole is the same one."""
+    seen = {graph.nodes[n].module for _, n in together}
+    found = []
+    for site, n in calls:
+        caller = graph.nodes[n].module
+        if not any(f"{caller}.".startswith(f"{s}.") or f"{s}.".startswith(f"{caller}.") for s in seen):
+            seen.add(caller)
+            found.append((site, n))
+    return found
 
 
 def _is_written_twice(graph: Graph, calls: list[tuple[Site, int]]) -> bool:

@@ -52,7 +52,7 @@ def check(case: Case) -> Iterator[Found]:
             site = by_node.get(r.skip)
             if site is None or not _inside(site.path, layer) or not _reads_stream(case, site, layer):
                 continue
-            if r.shortcut is not None or _is_scaled(case, r):
+            if r.shortcut is not None or _is_scaled(case, r) or not _is_read_directly(case, r):
                 continue
             measures = case.measures(site)
             stream = measures.rms if measures is not None else 1.0
@@ -86,6 +86,21 @@ def _reads_stream(case: Case, site: Site, layer: str) -> bool:
     sums = {r.node for r in graph.residuals} | {part for r in graph.residuals for part in r.parts}
     is_outside = not layer or not (graph.nodes[source].module + ".").startswith(layer + ".")
     return source in sums or is_outside
+
+
+def _is_read_directly(case: Case, r: Residual) -> bool:
+    """Does a matrix of the sublayer read the skip? Behind a norm of its own, the first one is no part of it."""
+    graph = case.inspection.graph
+    waiting, seen = list(graph.readers[r.skip]), {r.skip}
+    while waiting:
+        at = waiting.pop()
+        if at in seen or not graph.ancestors[r.node] >> at & 1 or graph.nodes[at].norm is not None:
+            continue
+        if graph.is_weighted(graph.nodes[at]):
+            return True
+        seen.add(at)
+        waiting += graph.readers[at]
+    return False
 
 
 def _is_scaled(case: Case, r: Residual) -> bool:
