@@ -1,4 +1,4 @@
-"""Models that nobody here had in mind: exported, mapped, checkpointed, recurrent, odd in what they take and give."""
+"""Models that nobody here had in mind: exported, mapped, recurrent, odd in what they take and give."""
 
 import pytest
 import torch
