@@ -88,7 +88,8 @@ def running_statistics_that_drifted_apart_are_found_and_mended():
     before = state(model)
     report = nk.doctor(wrapped, my_batch())
     assert_same(before, state(model))
-    assert {f.where for f in differing(report)} == {"0.1.running_mean", "0.1.running_var"}
+    found = {f.where: f.severity for f in differing(report)}
+    assert found == {"0.1.running_mean": "error", "0.1.running_var": "error"}
     edits = report.fix()
     for name in ("running_mean", "running_var"):
         assert_same_everywhere(getattr(model[0][1], name))
@@ -180,6 +181,20 @@ def a_model_under_fsdp2_is_inspected_and_unchanged():
         assert len(getattr(found, "inspection", found)) == 4
         assert_same(before, state(model))
         assert train(model) == expected
+
+
+def gains_of_zero_in_shards_are_dead_only_if_their_gradient_is_zero():
+    for is_dead in (False, True):
+        model = sharded()
+        zeros = [model[1].norm.weight, *([model[1].net[0].weight] if is_dead else [])]  # it passes nothing on
+        with nk.Doctor(model, every=1, select="NK502", out=lambda line: None) as doctor:
+            for _ in range(3):
+                with torch.no_grad():
+                    for parameter in zeros:
+                        parameter.zero_()
+                assert nk.doctor(model, my_batch(), select="NK502", loss=lambda y: y.mean()).ok
+                train(model, doctor, steps=1)
+        assert [f.where for f in doctor.findings] == (["1.norm"] if is_dead else []), doctor.findings
 
 
 def the_doctor_of_a_loop_watches_ddp_and_fsdp2():

@@ -17,6 +17,7 @@ CLAIMS = [
     "norms_that_one_process_does_not_call_are_left_out",
     "a_model_under_ddp_is_inspected_and_unchanged",
     "a_model_under_fsdp2_is_inspected_and_unchanged",
+    "gains_of_zero_in_shards_are_dead_only_if_their_gradient_is_zero",
     "the_doctor_of_a_loop_watches_ddp_and_fsdp2",
     "only_the_first_process_speaks",
 ]

@@ -34,14 +34,6 @@ class Net(nn.Module):
         return self.head(self.final(x))
 
 
-class Dead(nn.Sequential):
-    """Gains of 0 before a ReLU, which passes no gradient at 0."""
-
-    def __init__(self):
-        super().__init__(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
-        nn.init.zeros_(self[1].weight)
-
-
 @pytest.fixture
 def lines():
     return []
@@ -157,54 +149,6 @@ def test_the_groups_of_the_optimizer_are_looked_at(lines):
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
     train(model, 1, lambda m, _: nk.Doctor(m, optimizer, select="NK501", out=lines.append))
     assert any("decayed-norm at norms.* (2 of them)" in line for line in lines)
-
-
-def test_a_gain_is_dead_after_three_looks_without_a_gradient(lines):
-    train(Dead(), 8, lambda m, _: nk.Doctor(m, every=2, select="NK502", out=lines.append))
-    assert len(lines) == 1
-    assert lines[0].startswith("step 4: warning NK502 dead-gamma at 1: 8 of 8 gains")
-
-
-def test_looks_without_a_gradient_count_in_a_row(lines):
-    model = Dead()
-
-    def revive(step):
-        with torch.no_grad():
-            model[1].bias.fill_(1.0 if step == 3 else 0.0)
-
-    train(model, 5, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append), revive)
-    assert lines == []
-
-
-def test_a_gain_of_zero_that_gets_a_gradient_is_not_dead(lines):
-    model = Dead()
-    model[2] = nn.Identity()
-    train(model, 1, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append))
-    for _ in range(4):
-        nn.init.zeros_(model[1].weight)
-        train(model, 4, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append))
-    assert lines == []
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_without_gradients_nothing_is_dead(set_to_none, lines):
-    model = Dead()
-    doctor = nk.Doctor(model, every=1, select="NK502", out=lines.append)
-    for _ in range(4):
-        model(torch.randn(8, 4)).sum().backward()
-        model.zero_grad(set_to_none=set_to_none)
-        assert doctor.step() is not None
-    assert lines == []
-
-
-def test_a_gradient_that_is_no_number_is_a_gradient(lines):
-    model = Dead()
-    doctor = nk.Doctor(model, every=1, select="NK502", out=lines.append)
-    for _ in range(4):
-        model(torch.randn(8, 4)).sum().backward()
-        model[1].weight.grad.fill_(torch.nan)
-        doctor.step()
-    assert lines == []
 
 
 def test_scalars_are_few_and_go_to_a_writer():

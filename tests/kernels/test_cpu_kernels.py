@@ -154,7 +154,9 @@ def test_the_channels_of_channels_last_are_rows(op, request):
     with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
         y = on_kernels(op, x, **call)
     assert y.stride() == x.stride()
-    if not request.config.getoption("--triton"):  # there it is called without the dispatcher, which is watched
+    if not request.config.getoption(
+        "--triton"
+    ):  # there it is called without the dispatcher, which is watched
         assert "normkit::rows" in {e.name for e in profile.events()}
         assert allocated(profile) == x.numel() * 4
     compare(op, x, call)

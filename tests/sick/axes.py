@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sick.blocks import GPT, Attention, Feed
-from sick.case import DIM, LENGTH, Sick, images, tokens, vectors
+from sick.case import DIM, LENGTH, Sick, images, tokens, twins, vectors
 
 # NK104
 
@@ -117,87 +117,25 @@ def discriminator(size: int) -> nn.Module:
     return nn.Sequential(*down, InstanceNorm(), nn.LeakyReLU(0.2), nn.Conv2d(8, 1, 1))
 
 
+# fmt: off
 CASES = [
-    Sick(
-        "NK104",
-        "RMSNorm over dim -2",
-        lambda: gpt(lambda: ZetaNorm(-2)),
-        lambda: gpt(lambda: ZetaNorm(-1)),
-        tokens,
-        ("h.1.ln_1", "h.1.ln_2"),
-    ),
-    Sick(
-        "NK104",
-        "a mean over everything",
-        lambda: GPT(norm=Everything),
-        lambda: GPT(norm=lambda: Everything(-1)),
-        tokens,
-        ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"),
-    ),
-    Sick(
-        "NK104",
-        "LayerNorm over tokens too",
-        lambda: gpt(lambda: nn.LayerNorm([LENGTH, DIM])),
-        lambda: gpt(lambda: nn.LayerNorm(DIM)),
-        tokens,
-        ("h.1.ln_1", "h.1.ln_2"),
-    ),
-    Sick(
-        "NK104",
-        "a mean over tokens",
-        lambda: gpt(lambda: Everything(1)),
-        lambda: gpt(lambda: Everything(2)),
-        tokens,
-        ("h.1.ln_1", "h.1.ln_2"),
-    ),
-    Sick(
-        "NK104",
-        "a function with x.shape[1:]",
-        lambda: baseline(True),
-        lambda: baseline(False),
-        vectors(),
-        ("0:layer_norm",),
-    ),
-    Sick(
-        "NK104",
-        "ConvNeXt without its permute",
-        lambda: conv_next(False),
-        lambda: conv_next(True),
-        images(),
-        ("1.norm", "2.norm"),
-    ),
+    twins("NK104", "RMSNorm over dim -2", gpt, lambda: ZetaNorm(-2), lambda: ZetaNorm(-1), tokens,
+          "h.1.ln_1 h.1.ln_2"),
+    Sick("NK104", "a mean over everything", lambda: GPT(norm=Everything),
+         lambda: GPT(norm=lambda: Everything(-1)), tokens, "h.0.ln_1 h.0.ln_2 h.1.ln_1 h.1.ln_2 ln_f"),
+    twins("NK104", "LayerNorm over tokens too", gpt, lambda: nn.LayerNorm([LENGTH, DIM]),
+          lambda: nn.LayerNorm(DIM), tokens, "h.1.ln_1 h.1.ln_2"),
+    twins("NK104", "a mean over tokens", gpt, lambda: Everything(1), lambda: Everything(2), tokens,
+          "h.1.ln_1 h.1.ln_2"),
+    twins("NK104", "a function with x.shape[1:]", baseline, True, False, vectors(), "0:layer_norm"),
+    twins("NK104", "ConvNeXt without its permute", conv_next, False, True, images(), "1.norm 2.norm"),
     # tensorflow/addons/pull/2142 (axis=1 where features are last): GroupNorm takes tokens for channels
-    Sick(
-        "NK104",
-        "GroupNorm of tokens",
-        lambda: gpt(lambda: nn.GroupNorm(2, LENGTH)),
-        lambda: gpt(lambda: nn.LayerNorm(DIM)),
-        tokens,
-        ("h.1.ln_1", "h.1.ln_2"),
-    ),
-    Sick(
-        "NK105",
-        "GroupNorm on a 1 x 1 map",
-        lambda: pooled(lambda: nn.GroupNorm(8, 8)),
-        lambda: pooled(lambda: nn.GroupNorm(2, 8)),
-        images(),
-        ("3",),
-    ),
-    Sick(
-        "NK105",
-        "as many groups as channels",
-        lambda: vector_net(8),
-        lambda: vector_net(2),
-        vectors(4, DIM),
-        ("1",),
-    ),
-    Sick("NK105", "LayerNorm(1)", lambda: Critic(True), lambda: Critic(False), vectors(8, DIM), ("scale",)),
-    Sick(
-        "NK105",
-        "InstanceNorm on a 1 x 1 map",
-        lambda: discriminator(4),
-        lambda: discriminator(2),
-        images(),
-        ("3",),
-    ),
+    twins("NK104", "GroupNorm of tokens", gpt, lambda: nn.GroupNorm(2, LENGTH), lambda: nn.LayerNorm(DIM),
+          tokens, "h.1.ln_1 h.1.ln_2"),
+    twins("NK105", "GroupNorm on a 1 x 1 map", pooled, lambda: nn.GroupNorm(8, 8),
+          lambda: nn.GroupNorm(2, 8), images(), "3"),
+    twins("NK105", "as many groups as channels", vector_net, 8, 2, vectors(4, DIM), "1"),
+    twins("NK105", "LayerNorm(1)", Critic, True, False, vectors(8, DIM), "scale"),
+    twins("NK105", "InstanceNorm on a 1 x 1 map", discriminator, 4, 2, images(), "3"),
 ]
+# fmt: on

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normkit as nk
-from sick.case import DIM, VOCAB, Sick, images, vectors
+from sick.case import DIM, VOCAB, Sick, images, twins, vectors
 
 # NK301
 
@@ -147,9 +147,9 @@ class Speech(nn.Module):
 
 # github.com/SeanNaren/deepspeech.pytorch/issues/312: a batch of frames and their lengths
 class Frames(nn.Module):
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: type[nn.Module]) -> None:
         super().__init__()
-        self.fc, self.norm, self.out = nn.Linear(5, DIM, bias=False), norm, nn.Linear(DIM, 4)
+        self.fc, self.norm, self.out = nn.Linear(5, DIM, bias=False), norm(DIM), nn.Linear(DIM, 4)
 
     def forward(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         x = self.fc(frames)
@@ -181,93 +181,30 @@ class DeepLab(nn.Module):
 
 
 TRAINING = {"modes": (True,)}
+# fmt: off
 CASES = [
-    Sick("NK301", "4 rows", mlp, mlp, vectors(4, DIM), ("1",), healthy_batch=vectors(64, DIM), **TRAINING),
-    Sick("NK301", "2 rows", mlp, mlp, vectors(2, DIM), ("1",), healthy_batch=vectors(64, DIM), **TRAINING),
-    Sick(
-        "NK301",
-        "a pooled branch",
-        lambda: Aspp(lambda: nn.BatchNorm2d(8)),
-        lambda: Aspp(lambda: nn.GroupNorm(2, 8)),
-        images(8),
-        ("pool.2",),
-        **TRAINING,
-    ),
-    Sick(
-        "NK302",
-        "pixels of another scale",
-        lambda: Pixels(255.0),
-        lambda: Pixels(1.0),
-        lambda: torch.rand(16, 3, 8, 8),
-        ("bn",),
-    ),
-    Sick("NK302", "a momentum of 0", lambda: Counter(0.0), lambda: Counter(0.1), images(16), ("bn",)),
-    Sick(
-        "NK303",
-        "a frozen backbone",
-        lambda: Transfer(False),
-        lambda: Transfer(True),
-        images(),
-        ("backbone.1", "backbone.4"),
-        **TRAINING,
-    ),
-    Sick(
-        "NK303",
-        "a frozen encoder, a norm without gains",
-        lambda: Probe(True),
-        lambda: Probe(False),
-        vectors(64, DIM),
-        ("bn",),
-        **TRAINING,
-    ),
-    Sick(
-        "NK304",
-        "BatchNorm1d",
-        lambda: Tacotron(False),
-        lambda: Tacotron(True),
-        padded(attention_mask=lambda mask: mask),
-        ("bn",),
-        **TRAINING,
-    ),
-    Sick(
-        "NK304",
-        "InstanceNorm1d",
-        lambda: Speech(nn.InstanceNorm1d(DIM), False),
-        lambda: Speech(nn.LayerNorm(DIM), True),
-        padded(src_key_padding_mask=lambda mask: ~mask),
-        ("norm",),
-    ),
-    Sick(
-        "NK304",
-        "GroupNorm over time",
-        lambda: Speech(nn.GroupNorm(1, DIM), False),
-        lambda: Speech(nn.RMSNorm(DIM), True),
-        padded(src_key_padding_mask=lambda mask: ~mask),
-        ("norm",),
-    ),
-    Sick(
-        "NK304",
-        "a tuple with lengths",
-        lambda: Frames(nn.BatchNorm1d(DIM)),
-        lambda: Frames(nn.LayerNorm(DIM)),
-        frames,
-        ("norm",),
-        **TRAINING,
-    ),
+    Sick("NK301", "4 rows", mlp, mlp, vectors(4, DIM), "1", healthy_batch=vectors(64, DIM), **TRAINING),
+    Sick("NK301", "2 rows", mlp, mlp, vectors(2, DIM), "1", healthy_batch=vectors(64, DIM), **TRAINING),
+    twins("NK301", "a pooled branch", Aspp, lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), images(8),
+          "pool.2", **TRAINING),
+    twins("NK302", "pixels of another scale", Pixels, 255.0, 1.0, lambda: torch.rand(16, 3, 8, 8), "bn"),
+    twins("NK302", "a momentum of 0", Counter, 0.0, 0.1, images(16), "bn"),
+    twins("NK303", "a frozen backbone", Transfer, False, True, images(), "backbone.1 backbone.4", **TRAINING),
+    twins("NK303", "a frozen encoder, a norm without gains", Probe, True, False, vectors(64, DIM), "bn",
+          **TRAINING),
+    twins("NK304", "BatchNorm1d", Tacotron, False, True, padded(attention_mask=lambda mask: mask), "bn",
+          **TRAINING),
+    Sick("NK304", "InstanceNorm1d", lambda: Speech(nn.InstanceNorm1d(DIM), False),
+         lambda: Speech(nn.LayerNorm(DIM), True), padded(src_key_padding_mask=lambda mask: ~mask), "norm"),
+    Sick("NK304", "GroupNorm over time", lambda: Speech(nn.GroupNorm(1, DIM), False),
+         lambda: Speech(nn.RMSNorm(DIM), True), padded(src_key_padding_mask=lambda mask: ~mask), "norm"),
+    twins("NK304", "a tuple with lengths", Frames, nn.BatchNorm1d, nn.LayerNorm, frames, "norm",
+          **TRAINING),
     # github.com/eriklindernoren/PyTorch-YOLOv3/issues/230
-    Sick("NK305", "0.9", lambda: yolo(0.9), lambda: yolo(0.1), images(), ("1",), **TRAINING),
+    twins("NK305", "0.9", yolo, 0.9, 0.1, images(), "1", **TRAINING),
     # github.com/kazuto1011/deeplab-pytorch/issues/79
-    Sick(
-        "NK305", "0.999", lambda: DeepLab(0.999), lambda: DeepLab(0.001), images(), ("layers.bn",), **TRAINING
-    ),
-    Sick(
-        "NK305",
-        "0.999, in evaluation",
-        lambda: DeepLab(0.999),
-        lambda: DeepLab(0.001),
-        images(),
-        ("layers.bn",),
-        modes=(False,),
-        severity="info",
-    ),
+    twins("NK305", "0.999", DeepLab, 0.999, 0.001, images(), "layers.bn", **TRAINING),
+    twins("NK305", "0.999, in evaluation", DeepLab, 0.999, 0.001, images(), "layers.bn", modes=(False,),
+          severity="info"),
 ]
+# fmt: on

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sick.case import DIM, LENGTH, VOCAB
 
-__all__ = ["GPT", "Attention", "Feed", "Rms", "ViT", "pre_block"]
+__all__ = ["GPT", "Attention", "Block", "Feed", "Rms", "ViT", "pre_block"]
 
 
 class Attention(nn.Module):
@@ -92,12 +92,12 @@ class GPT(nn.Module):
 class ViT(nn.Module):
     """With blocks as attributes, and a dict as its output."""
 
-    def __init__(self, step: Step = pre_block, final: nn.Module | None = None) -> None:
+    def __init__(self, step: Step = pre_block, final: type[nn.Module] | None = None) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, DIM, 4, stride=4)
         self.cls, self.pos = nn.Parameter(torch.randn(1, 1, DIM)), nn.Parameter(torch.randn(1, 5, DIM))
         self.block1, self.block2 = (Block(step, lambda: nn.LayerNorm(DIM)) for _ in range(2))
-        self.norm = final if final is not None else nn.LayerNorm(DIM)
+        self.norm = final() if final is not None else nn.LayerNorm(DIM)
         self.head = nn.Linear(DIM, 10)
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:

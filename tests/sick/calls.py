@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sick.blocks import GPT, Attention, Feed, pre_block
-from sick.case import DIM, Sick, images, tokens, vectors
+from sick.case import DIM, images, tokens, twins, vectors
 from sick.hugging import llama
 
 # NK106
@@ -178,69 +178,19 @@ class Tied(nn.Module):
         return self.fc2(self.b(torch.tanh(self.fc1(self.a(x)))))
 
 
+# fmt: off
 CASES = [
-    Sick(
-        "NK106",
-        "timm's Mlp",
-        lambda: mixer(True),
-        lambda: mixer(False),
-        vectors(16, 8),
-        ("1.norm", "2.norm"),
-        line="",
-    ),
-    Sick(
-        "NK106",
-        "the second norm of a Post-LN layer",
-        lambda: Encoder(Forgetful),
-        lambda: Encoder(PostLayer),
-        vectors(),
-        ("layers.0.output_norm", "layers.1.output_norm"),
-        line="",
-    ),
-    Sick(
-        "NK106",
-        "a list that is one too long",
-        lambda: Zipped(1),
-        lambda: Zipped(0),
-        vectors(),
-        ("norms.3",),
-        severity="info",
-        line="",
-    ),
-    Sick(
-        "NK106",
-        "a norm without the word",
-        lambda: Leftover(True),
-        lambda: Leftover(False),
-        vectors(),
-        ("post_scale",),
-        line="",
-    ),
-    Sick(
-        "NK106",
-        "a q_norm that Llama does not call",
-        lambda: llama_with(True),
-        lambda: llama_with(False),
-        tokens,
-        ("model.layers.1.self_attn.q_norm",),
-        line="",
-    ),
-    Sick("NK107", "OLMo's block", lambda: Olmo(True), lambda: Olmo(False), tokens, ("h.0.ln_1", "h.1.ln_1")),
-    Sick(
-        "NK107",
-        "norm1 twice in a Post-LN layer",
-        lambda: post_stack(True),
-        lambda: post_stack(False),
-        vectors(),
-        ("0.norm1", "1.norm1"),
-    ),
-    Sick(
-        "NK107",
-        "one BatchNorm for all convolutions",
-        lambda: ConvNet(True),
-        lambda: ConvNet(False),
-        images(16),
-        ("bn1",),
-    ),
-    Sick("NK107", "two norms with one gain", lambda: Tied(True), lambda: Tied(False), vectors(), ("b",)),
+    twins("NK106", "timm's Mlp", mixer, True, False, vectors(16, 8), "1.norm 2.norm", line=""),
+    twins("NK106", "the second norm of a Post-LN layer", Encoder, Forgetful, PostLayer, vectors(),
+          "layers.0.output_norm layers.1.output_norm", line=""),
+    twins("NK106", "a list that is one too long", Zipped, 1, 0, vectors(), "norms.3", severity="info",
+          line=""),
+    twins("NK106", "a norm without the word", Leftover, True, False, vectors(), "post_scale", line=""),
+    twins("NK106", "a q_norm that Llama does not call", llama_with, True, False, tokens,
+          "model.layers.1.self_attn.q_norm", line=""),
+    twins("NK107", "OLMo's block", Olmo, True, False, tokens, "h.0.ln_1 h.1.ln_1"),
+    twins("NK107", "norm1 twice in a Post-LN layer", post_stack, True, False, vectors(), "0.norm1 1.norm1"),
+    twins("NK107", "one BatchNorm for all convolutions", ConvNet, True, False, images(16), "bn1"),
+    twins("NK107", "two norms with one gain", Tied, True, False, vectors(), "b"),
 ]
+# fmt: on

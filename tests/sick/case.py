@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DIM", "LENGTH", "ROWS", "VOCAB", "Sick", "images", "seeded", "tokens", "vectors"]
+__all__ = ["DIM", "LENGTH", "ROWS", "VOCAB", "Sick", "images", "seeded", "tokens", "twins", "vectors"]
 
 ROWS, LENGTH, DIM, VOCAB = 4, 6, 16, 32
 
@@ -27,7 +28,7 @@ class Sick:
     code, name       of the rule that must find it; of the bug
     sick, healthy    build the model, and the repaired one
     batch            builds what both are run on; ``healthy_batch`` if the batch was the bug
-    where            the paths of all findings of that code; None: it may be any
+    where            the paths of all findings of that code, with spaces between; None: they may be any
     options          what else ``nk.doctor`` gets, from the model; ``healthy_options`` for the repaired one
     modes            in which the rule applies: training or not
     severity         of the findings, if it is not the rule's
@@ -39,7 +40,7 @@ class Sick:
     sick: Callable[[], nn.Module]
     healthy: Callable[[], nn.Module]
     batch: Callable[[], Any]
-    where: tuple[str, ...] | None
+    where: str | None
     healthy_batch: Callable[[], Any] | None = None
     options: Options = none
     healthy_options: Options | None = None
@@ -57,6 +58,20 @@ class Sick:
 
     def given(self, model: nn.Module, *, healthy: bool = False) -> dict[str, Any]:
         return (self.healthy_options or self.options)(model) if healthy else self.options(model)
+
+
+def twins(
+    code: str,
+    name: str,
+    build: Callable[..., nn.Module],
+    broken: Any,
+    repaired: Any,
+    batch: Callable[[], Any],
+    where: str | None,
+    **more: Any,
+) -> Sick:
+    """Both are built by one function, of one argument."""
+    return Sick(code, name, partial(build, broken), partial(build, repaired), batch, where, **more)
 
 
 def tokens() -> Tensor:

@@ -7,7 +7,7 @@ from torch import nn
 
 from sick.case import DIM, VOCAB
 
-__all__ = ["gemma2", "gpt2", "llama", "olmo2"]
+__all__ = ["gemma2", "gpt2", "llama", "t5"]
 
 transformers.logging.set_verbosity_error()
 
@@ -42,5 +42,8 @@ def gemma2() -> nn.Module:
     return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**_SIZES))
 
 
-def olmo2() -> nn.Module:
-    return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**_SIZES))
+def t5() -> nn.Module:
+    config = transformers.T5Config(
+        d_model=DIM, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=VOCAB, decoder_start_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config)

@@ -1,4 +1,5 @@
-"""NK201 eps-underflow, NK202 square-overflow, NK203 massive-activation, NK204 absurd-eps, NK205 not-a-norm."""
+"""NK201 eps-underflow, NK202 square-overflow, NK203 massive-activation, NK204 absurd-eps,
+NK205 not-a-norm."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sick.blocks import GPT, Feed, Rms
-from sick.case import DIM, VOCAB, Sick, images, tokens, vectors
+from sick.case import DIM, VOCAB, Sick, tokens, twins, vectors
 
 HALF = torch.float16
 
@@ -77,13 +78,13 @@ def half_gpt(norm: Callable[[], nn.Module]) -> nn.Module:
     return GPT(norm=norm).to(HALF)
 
 
-ALL = ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")
+ALL = "h.0.ln_1 h.0.ln_2 h.1.ln_1 h.1.ln_2 ln_f"
 
 # NK202
 
 
-def mlp(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(DIM, DIM), norm, nn.GELU(), nn.Linear(DIM, 2)).to(HALF)
+def mlp(wide: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(DIM, DIM), BertLayerNorm(wide), nn.GELU(), nn.Linear(DIM, 2)).to(HALF)
 
 
 # github.com/huggingface/transformers/issues/5651: T5's stream leaves float16
@@ -183,126 +184,43 @@ class MyLayerNorm(nn.Module):
         return self.a_2 * (x - x.mean(-1, keepdim=True)) / std + self.b_2
 
 
-def probe(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(DIM, 8), norm, nn.Linear(8, 2))
+def probe(divides: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(DIM, 8), MyLayerNorm(divides), nn.Linear(8, 2))
 
 
 def gpt(kind: str) -> nn.Module:
     return GPT(norm=lambda: RMSNorm(kind))
 
 
+# fmt: off
 CASES = [
     # Micikevicius et al. 2018: 1e-8 is 0 in float16
-    Sick(
-        "NK201",
-        "T5's norm with 1e-8",
-        lambda: half_gpt(lambda: Narrow(1e-8)),
-        lambda: half_gpt(Rms),
-        tokens,
-        ALL,
-    ),
-    Sick(
-        "NK201",
-        "BERT's own LayerNorm",
-        lambda: mlp(BertLayerNorm(False)),
-        lambda: mlp(BertLayerNorm(True)),
-        half(),
-        ("1",),
-    ),
-    Sick(
-        "NK201",
-        "F.normalize",
-        lambda: Retriever(False).to(HALF),
-        lambda: Retriever(True).to(HALF),
-        half(),
-        (":normalize",),
-    ),
-    Sick(
-        "NK201",
-        "F.normalize in a norm of channels",
-        lambda: vae(False),
-        lambda: vae(True),
-        half(4, 3, 8, 8),
-        ("1",),
-    ),
+    twins("NK201", "T5's norm with 1e-8", half_gpt, lambda: Narrow(1e-8), Rms, tokens, ALL),
+    twins("NK201", "BERT's own LayerNorm", mlp, False, True, half(), "1"),
+    Sick("NK201", "F.normalize", lambda: Retriever(False).to(HALF), lambda: Retriever(True).to(HALF), half(),
+         ":normalize"),
+    twins("NK201", "F.normalize in a norm of channels", vae, False, True, half(4, 3, 8, 8), "1"),
     # github.com/pytorch/pytorch/pull/133085: nn.RMSNorm, in its first form
-    Sick(
-        "NK202",
-        "squares in float16",
-        lambda: half_gpt(lambda: Narrow(1e-5)),
-        lambda: half_gpt(Rms),
-        tokens,
-        ALL,
-    ),
+    twins("NK202", "squares in float16", half_gpt, lambda: Narrow(1e-5), Rms, tokens, ALL),
     # github.com/xlite-dev/LeetCUDA/pull/335: LayerNorm and RMSNorm give zeros
-    Sick(
-        "NK202",
-        "BERT's own LayerNorm",
-        lambda: mlp(BertLayerNorm(False)),
-        lambda: mlp(BertLayerNorm(True)),
-        half(),
-        ("1",),
-    ),
-    Sick(
-        "NK202",
-        "T5's stream",
-        lambda: LargeStream(1e4).to(HALF),
-        lambda: LargeStream(1.0).to(HALF),
-        tokens,
-        ("blocks.0", "blocks.1"),
-    ),
+    twins("NK202", "BERT's own LayerNorm", mlp, False, True, half(), "1"),
+    Sick("NK202", "T5's stream", lambda: LargeStream(1e4).to(HALF), lambda: LargeStream(1.0).to(HALF),
+         tokens, "blocks.0 blocks.1"),
     # Sun et al. 2024, arXiv:2402.17762: a feature of Llama, thousands of times as large as the others
-    Sick(
-        "NK203",
-        "a feature of the embedding",
-        lambda: LargeStream(3e3),
-        lambda: LargeStream(1.0),
-        tokens,
-        ("blocks.0", "blocks.1"),
-    ),
-    Sick("NK203", "the bias of a branch", lambda: spiked(2e3), lambda: spiked(0.0), tokens, ("h.1",)),
-    Sick(
-        "NK204",
-        "nn.LayerNorm(dim, True)",
-        lambda: GPT(norm=lambda: nn.LayerNorm(DIM, True)),
-        GPT,
-        tokens,
-        ALL,
-    ),
+    twins("NK203", "a feature of the embedding", LargeStream, 3e3, 1.0, tokens, "blocks.0 blocks.1"),
+    twins("NK203", "the bias of a branch", spiked, 2e3, 0.0, tokens, "h.1"),
+    Sick("NK204", "nn.LayerNorm(dim, True)", lambda: GPT(norm=lambda: nn.LayerNorm(DIM, True)), GPT, tokens,
+         ALL),
     # github.com/vithursant/nanoGPT_mlx/issues/1: LayerNorm(config.n_embd, config.bias)
-    Sick(
-        "NK204",
-        "nn.LayerNorm(dim, config.bias)",
-        lambda: GPT(final=lambda: nn.LayerNorm(DIM, False)),
-        GPT,
-        tokens,
-        ("ln_f",),
-    ),
-    Sick(
-        "NK204",
-        "momentum in the place of eps",
-        lambda: generator(0.8),
-        lambda: generator(momentum=0.8),
-        vectors(16, DIM),
-        ("5",),
-    ),
-    Sick(
-        "NK204",
-        "above the variance",
-        lambda: Quiet(1e-3, 1.0),
-        lambda: Quiet(1e-5, 1e3),
-        lambda: 1e-3 * torch.randn(4, 6, DIM),
-        ("scale",),
-    ),
-    Sick("NK205", "x / rsqrt", lambda: gpt("divides by rsqrt"), lambda: gpt(""), tokens, ALL),
-    Sick("NK205", "x * weight", lambda: gpt("lost its division"), lambda: gpt(""), tokens, ALL),
-    Sick("NK205", "x / variance", lambda: gpt("without the root"), lambda: gpt(""), tokens, ALL),
-    Sick(
-        "NK205",
-        "only centres",
-        lambda: probe(MyLayerNorm(False)),
-        lambda: probe(MyLayerNorm(True)),
-        vectors(),
-        ("1",),
-    ),
+    Sick("NK204", "nn.LayerNorm(dim, config.bias)", lambda: GPT(final=lambda: nn.LayerNorm(DIM, False)), GPT,
+         tokens, "ln_f"),
+    Sick("NK204", "momentum in the place of eps", lambda: generator(0.8), lambda: generator(momentum=0.8),
+         vectors(16, DIM), "5"),
+    Sick("NK204", "above the variance", lambda: Quiet(1e-3, 1.0), lambda: Quiet(1e-5, 1e3),
+         lambda: 1e-3 * torch.randn(4, 6, DIM), "scale"),
+    twins("NK205", "x / rsqrt", gpt, "divides by rsqrt", "", tokens, ALL),
+    twins("NK205", "x * weight", gpt, "lost its division", "", tokens, ALL),
+    twins("NK205", "x / variance", gpt, "without the root", "", tokens, ALL),
+    twins("NK205", "only centres", probe, False, True, vectors(), "1"),
 ]
+# fmt: on

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import normkit as nk
 from sick.blocks import GPT, Attention, Feed, Rms, pre_block
 from sick.case import DIM, Sick, seeded, tokens, vectors
-from sick.hugging import gemma2, gpt2, llama, olmo2
+from sick.hugging import gpt2, llama
 
 
 def against(build: Callable[[], nn.Module]) -> Callable[[nn.Module], dict[str, Any]]:
@@ -135,7 +135,7 @@ class HalfStatistics(Rms):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
 
-# Pre-LN and Post-LN have the same weights: a checkpoint of one loads into the other (fairseq's normalize_before)
+# Pre-LN and Post-LN have the same weights: a checkpoint of one loads into the other (normalize_before)
 def post_block(block: nn.Module, x: Tensor) -> Tensor:
     x = block.ln_1(x + block.attn(x))
     return block.ln_2(x + block.mlp(x))
@@ -161,7 +161,15 @@ class Reordered(nn.Module):
 
 
 def reordered(before: bool) -> Callable[[], nn.Module]:
-    return lambda: seeded(lambda: nn.Sequential(Reordered(before), Reordered(before), Rms(), nn.Linear(DIM, 3)))
+    return lambda: seeded(
+        lambda: nn.Sequential(Reordered(before), Reordered(before), Rms(), nn.Linear(DIM, 3))
+    )
+
+
+# Two norms that have changed places
+def crossed(block: nn.Module, x: Tensor) -> Tensor:
+    x = x + block.attn(block.ln_2(x))
+    return x + block.mlp(block.ln_1(x))
 
 
 def without_norm(path: str) -> nn.Module:
@@ -173,7 +181,7 @@ def without_norm(path: str) -> nn.Module:
     return seeded(build)
 
 
-# vllm-project/vllm-metal/issues/767, litgpt/pull/1894: OLMo-2 normalises queries over all heads, others each head
+# vllm-project/vllm-metal/issues/767: OLMo-2 normalises queries over all heads, others each head
 class QkNorm(nn.Module):
     def __init__(self, heads_first: bool) -> None:
         super().__init__()
@@ -208,43 +216,48 @@ class GroupRms(nn.Module):
         return self.weight * y.flatten(-2)
 
 
-ALL = ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")
-LLAMA = ("input_layernorm", "post_attention_layernorm")
-LLAMA = (*(f"model.layers.{i}.{name}" for i in range(2) for name in LLAMA), "model.norm")
+BLOCKS = "h.0.ln_1 h.0.ln_2 h.1.ln_1 h.1.ln_2"
+ALL = f"{BLOCKS} ln_f"
+NAMES = [f"model.layers.{i}.{name}_layernorm" for i in range(2) for name in ("input", "post_attention")]
+LLAMA = " ".join([*NAMES, "model.norm"])
 
 
-def port(code: str, name: str, sick: Any, healthy: Any, batch: Any, where: tuple[str, ...], **more: Any) -> Sick:
+def port(code: str, name: str, sick: Any, healthy: Any, batch: Any, where: str, **more: Any) -> Sick:
     """The repaired twin is the model that it was ported from, built once more."""
     return Sick(code, name, sick, healthy, batch, where, options=against(healthy), **more)
 
 
+# fmt: off
 CASES = [
     port("NK701", "Gemma with w", lambda: gemma(Raw), lambda: gemma(Unit), tokens, ALL),
     port("NK701", "Llama with 1 + w", lambda: folded(plus_one), lambda: folded(plain), tokens, LLAMA,
          line="transformers"),
-    port("NK702", "1e-5 for 1e-6", lambda: with_eps(1e-5), lambda: with_eps(1e-6), tokens, ("model.norm",),
+    port("NK702", "1e-5 for 1e-6", lambda: with_eps(1e-5), lambda: with_eps(1e-6), tokens, "model.norm",
          line="transformers"),
-    port("NK702", "outside of the root", between(lambda: Outside(False)), between(lambda: Outside(True)), keyword,
-         ("scale",)),
-    port("NK702", "BERT's 1e-12", kinds(lambda: nn.LayerNorm(DIM)), kinds(lambda: nn.LayerNorm(DIM, 1e-12)), tokens,
-         ALL),
+    port("NK702", "outside of the root", between(lambda: Outside(False)), between(lambda: Outside(True)),
+         keyword, "scale"),
+    port("NK702", "BERT's 1e-12", kinds(lambda: nn.LayerNorm(DIM)), kinds(lambda: nn.LayerNorm(DIM, 1e-12)),
+         tokens, ALL),
     port("NK703", "LayerNorm for RMSNorm", kinds(lambda: nn.LayerNorm(DIM, 1e-6, bias=False)),
          kinds(lambda: nn.RMSNorm(DIM, 1e-6)), tokens, ALL),
     port("NK703", "a bias that was left out", between(lambda: nn.LayerNorm(DIM, bias=False)),
-         between(lambda: nn.LayerNorm(DIM)), keyword, ("scale",)),
-    port("NK704", "the gain before the cast", narrow(lambda: Casts(False)), narrow(lambda: Casts(True)), tokens,
-         ALL),
-    port("NK704", "the gain after the cast", narrow(lambda: Casts(True)), narrow(lambda: Casts(False)), tokens, ALL),
+         between(lambda: nn.LayerNorm(DIM)), keyword, "scale"),
+    port("NK704", "the gain before the cast", narrow(lambda: Casts(False)), narrow(lambda: Casts(True)),
+         tokens, ALL),
+    port("NK704", "the gain after the cast", narrow(lambda: Casts(True)), narrow(lambda: Casts(False)),
+         tokens, ALL),
     port("NK704", "statistics in bfloat16", narrow(HalfStatistics), narrow(Rms), tokens, ALL),
     port("NK705", "Post-LN for Pre-LN", placed(post_block), placed(pre_block), tokens, ALL),
+    port("NK705", "two norms that changed places", placed(crossed), placed(pre_block), tokens, BLOCKS),
     port("NK705", "Pre-LN for OLMo-2's", reordered(True), reordered(False), vectors(),
-         ("0.norm", "0.mlp_norm", "1.norm", "1.mlp_norm")),
-    port("NK705", "a norm that is missing", lambda: without_norm("transformer.h.1.ln_2"), lambda: seeded(gpt2),
-         tokens, ("transformer.h.1.ln_2",), line=""),
+         "0.norm 0.mlp_norm 1.norm 1.mlp_norm"),
+    port("NK705", "a norm that is missing", lambda: without_norm("transformer.h.1.ln_2"),
+         lambda: seeded(gpt2), tokens, "transformer.h.1.ln_2", line=""),
     port("NK706", "each head for all heads", qk(True), qk(False), vectors(),
-         ("0.q_norm", "0.k_norm", "1.q_norm", "1.k_norm")),
+         "0.q_norm 0.k_norm 1.q_norm 1.k_norm"),
     port("NK706", "all heads for each head", qk(False), qk(True), vectors(),
-         ("0.q_norm", "0.k_norm", "1.q_norm", "1.k_norm")),
-    port("NK706", "groups that are ignored", between(lambda: GroupRms(1)), between(lambda: GroupRms(4)), keyword,
-         ("scale",)),
+         "0.q_norm 0.k_norm 1.q_norm 1.k_norm"),
+    port("NK706", "groups that are ignored", between(lambda: GroupRms(1)), between(lambda: GroupRms(4)),
+         keyword, "scale"),
 ]
+# fmt: on

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sick.blocks import GPT, Attention, Feed, Rms
-from sick.case import DIM, Sick, images, tokens, vectors
+from sick.case import DIM, Sick, images, tokens, twins, vectors
 from sick.hugging import gemma2
 
 # NK401
 
 
-# Zhang et al. 2019, arXiv:1901.09321 (Fixup): residual branches without norms double the variance in each block
+# Zhang et al. 2019, arXiv:1901.09321 (Fixup): branches without norms double the variance in each block
 class Plain(nn.Module):
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -28,10 +28,12 @@ class Plain(nn.Module):
 
 def plain_net(scale: float) -> nn.Module:
     blocks = [Plain(scale) for _ in range(12)]
-    return nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), *blocks, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 2)
+    )
 
 
-# LayerNorm Scaling (Sun et al. 2025, arXiv:2502.05795) the wrong way round: times the depth, not divided by its root
+# LayerNorm Scaling (Sun et al. 2025, arXiv:2502.05795) the wrong way round: times a power of the depth
 class Tower(nn.Module):
     """Layers as attributes: layer1, layer2, …"""
 
@@ -84,7 +86,12 @@ class Shrinking(nn.Module):
 class Scaled(nn.Module):
     def __init__(self, gamma: float) -> None:
         super().__init__()
-        self.norm1, self.attn, self.norm2, self.mlp = nn.LayerNorm(DIM), Attention(), nn.LayerNorm(DIM), Feed()
+        self.norm1, self.attn, self.norm2, self.mlp = (
+            nn.LayerNorm(DIM),
+            Attention(),
+            nn.LayerNorm(DIM),
+            Feed(),
+        )
         self.gamma = nn.Parameter(gamma * torch.ones(DIM))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,33 +200,29 @@ class BeforeLayerNorm(nn.Module):
         return {"scores": self.head(torch.tanh(self.ln(self.proj(x))))}
 
 
-BLOCKS = tuple(f"h.{i}.ln_{k}" for i in range(2) for k in (1, 2))
-GEMMA = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+ROLES = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+GEMMA = " ".join([*(f"model.layers.{i}.{role}_layernorm" for i in range(2) for role in ROLES), "model.norm"])
+# fmt: off
 CASES = [
-    Sick("NK401", "branches without norms", lambda: plain_net(1.0), lambda: plain_net(0.3), images(), None),
-    Sick("NK401", "scaled the wrong way round", lambda: Tower(2.0), lambda: Tower(-0.5), vectors(), None),
-    Sick("NK402", "a gradient that shrinks", lambda: Shrinking(0.15), lambda: Shrinking(1.0), vectors(),
-         ("layers.0",), options=with_loss),
-    Sick("NK402", "a LayerScale of 1e-6", lambda: cait(1e-6), lambda: cait(0.3), vectors(), ("0",)),
-    Sick("NK501", "all parameters", GPT, GPT, tokens, (*BLOCKS, "ln_f"), options=all_decay,
-         healthy_options=by_shape),
-    Sick("NK501", "by a name that does not match", RobertaHead, RobertaHead, vectors(), ("layer_norm",),
+    twins("NK401", "branches without norms", plain_net, 1.0, 0.3, images(), None),
+    twins("NK401", "scaled the wrong way round", Tower, 2.0, -0.5, vectors(), None),
+    twins("NK402", "a gradient that shrinks", Shrinking, 0.15, 1.0, vectors(), "layers.0", options=with_loss),
+    twins("NK402", "a LayerScale of 1e-6", cait, 1e-6, 0.3, vectors(), "0"),
+    Sick("NK501", "all parameters", GPT, GPT, tokens, "h.0.ln_1 h.0.ln_2 h.1.ln_1 h.1.ln_2 ln_f",
+         options=all_decay, healthy_options=by_shape),
+    Sick("NK501", "by a name that does not match", RobertaHead, RobertaHead, vectors(), "layer_norm",
          options=by_name, healthy_options=by_shape),
     # huggingface/transformers/pull/35927: RMSNorms of one's own are not instances of nn.LayerNorm
-    Sick("NK501", "Gemma-2, whose gains decay to 1", gemma2, gemma2, tokens,
-         (*(f"model.layers.{i}.{name}" for i in range(2) for name in GEMMA), "model.norm"), options=all_decay,
-         healthy_options=by_shape, line="transformers"),
-    Sick("NK501", "the gain of a function", Inline, Inline, vectors(), (":rms_norm",), options=all_decay,
+    Sick("NK501", "Gemma-2, whose gains decay to 1", gemma2, gemma2, tokens, GEMMA,
+         options=all_decay, healthy_options=by_shape, line="transformers"),
+    Sick("NK501", "the gain of a function", Inline, Inline, vectors(), ":rms_norm", options=all_decay,
          healthy_options=by_shape),
-    Sick("NK502", "zeros before a ReLU", lambda: zero_gain(True), lambda: zero_gain(False), vectors(64, DIM),
-         ("1",), options=with_loss),
+    twins("NK502", "zeros before a ReLU", zero_gain, True, False, vectors(64, DIM), "1", options=with_loss),
     Sick("NK502", "zeros before a ReLU, LayerNorm", lambda: zero_gain(True, nn.LayerNorm),
-         lambda: zero_gain(False, nn.LayerNorm), vectors(64, DIM), ("1",), options=with_loss),
-    Sick("NK502", "zero-init, frozen", lambda: ZeroInit(True), lambda: ZeroInit(False), images(), ("bn",),
-         options=with_loss),
-    Sick("NK601", "a U-Net's convolutions", lambda: unet_block(True), lambda: unet_block(False), images(),
-         ("1", "4")),
-    Sick("NK601", "before InstanceNorm", lambda: cycle_gan(True), lambda: cycle_gan(False), images(), ("1",)),
-    Sick("NK601", "before LayerNorm", lambda: BeforeLayerNorm(True), lambda: BeforeLayerNorm(False), vectors(),
-         ("ln",)),
+         lambda: zero_gain(False, nn.LayerNorm), vectors(64, DIM), "1", options=with_loss),
+    twins("NK502", "zero-init, frozen", ZeroInit, True, False, images(), "bn", options=with_loss),
+    twins("NK601", "a U-Net's convolutions", unet_block, True, False, images(), "1 4"),
+    twins("NK601", "before InstanceNorm", cycle_gan, True, False, images(), "1"),
+    twins("NK601", "before LayerNorm", BeforeLayerNorm, True, False, vectors(), "ln"),
 ]
+# fmt: on

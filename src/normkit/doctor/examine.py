@@ -40,6 +40,7 @@ def doctor(
         select, ignore: codes of rules, or how they begin: "NK1".
 
     Example:
+        >>> import torch
         >>> report = doctor(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=True)), torch.randn(8, 4))
         >>> report.findings[0].code, report.findings[0].name, report.findings[0].where, report.ok
         ('NK204', 'absurd-eps', '1', False)
@@ -60,6 +61,7 @@ def assert_healthy(model: nn.Module, batch: Any = None, **options: Any) -> None:
     """Raise an AssertionError with the report if :func:`doctor` has an error or a warning to report.
 
     Example:
+        >>> import torch
         >>> assert_healthy(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(8, 4))
     """
     report = doctor(model, batch, **options)

@@ -12,7 +12,7 @@ from normkit.inspect.sites import Site
 from normkit.inspect.spec import NotANormError, bare_copy, call
 from normkit.inspect.trace import tensors_of
 
-__all__ = ["call_again", "outputs_in"]
+__all__ = ["call_again", "outputs_in", "share_that_differs"]
 
 
 @torch.no_grad()
@@ -34,6 +34,18 @@ def outputs_in(site: Site, scale: float) -> Tensor | None:
         return call(bare_copy(site.module, dtype), x.to(site.dtype))
     except NotANormError:
         return None
+
+
+@torch.no_grad()
+def share_that_differs(mine: Site, theirs: Site, dtype: torch.dtype, scale: float) -> float:
+    """Of the numbers that copies of two norms give for the same input; 1 if they cannot be called alike."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    x = torch.randn((8, *theirs.shape[1:]), generator=generator, dtype=torch.float64, device="cpu") * scale
+    try:
+        ours, other = (call(bare_copy(site.module, dtype), x.to(dtype)) for site in (mine, theirs))
+    except NotANormError:
+        return 1.0
+    return float((ours != other).double().mean()) if ours.shape == other.shape else 1.0
 
 
 def _known(module: nn.Module) -> set[int]:

@@ -11,7 +11,7 @@ __all__ = ["is_sharded", "let_go", "scalars_of", "stored_gradients"]
 
 
 def is_sharded(model: nn.Module) -> bool:
-    return any(hasattr(p, "full_tensor") for p in model.parameters())
+    return any(hasattr(p, "to_local") for p in model.parameters())
 
 
 def stored_gradients(case: Case) -> dict[str, float | None] | None:
@@ -28,10 +28,13 @@ def stored_gradients(case: Case) -> dict[str, float | None] | None:
 
 def _largest(grad: Tensor | None) -> float:
     """Of absolute values; what is no number is none of 0."""
+    if grad is not None and hasattr(grad, "to_local"):
+        grad = grad.to_local()  # of a shard, what is here
+    if grad is not None and grad.is_sparse:
+        grad = grad.coalesce().values()
     if grad is None or grad.numel() == 0:
         return 0.0
-    whole: Tensor = grad.full_tensor() if hasattr(grad, "full_tensor") else grad  # of a DTensor
-    value = float((whole.coalesce().values() if whole.is_sparse else whole).abs().max())
+    value = float(grad.abs().max())
     return value if value == value else float("inf")
 
 

@@ -55,7 +55,7 @@ class Doctor:
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=0.1))
-        >>> with Doctor(model, out=lambda line: print(line[:44])) as doctor:
+        >>> with Doctor(model, select="NK2", out=lambda line: print(line[:43])) as doctor:
         ...     loss = model(torch.randn(8, 4)).square().mean()
         ...     loss.backward()
         ...     _ = doctor.step()

@@ -74,14 +74,14 @@ class Inspection(Sequence[Site]):
             f"{type(self.model).__name__}: {_count(len(self.sites), 'norm')} on "
             f"{_count(len(self.residuals), 'residual sum')}"
         ]
-        rows: dict[tuple[str, str, str, str], int] = {}
+        rows: dict[tuple[str, str, str, str], list[str]] = {}
         for site in self.sites:
             row = (site.place, site.branch or "", described(site.spec), folded(site.path))
-            rows[row] = rows.get(row, 0) + 1
+            rows.setdefault(row, []).append(site.path)
         widths = [max((len(row[k]) for row in rows), default=0) for k in range(3)]
-        for row, count in rows.items():
+        for row, paths in rows.items():
             cells = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False))
-            lines.append(f"  {count:4} x {cells}  {row[3]}")
+            lines.append(f"  {len(paths):4} x {cells}  {row[3] if len(paths) > 1 else paths[0]}")
         for path in dict.fromkeys(folded(u.path) for u in self.unused):
             lines.append(f"         not called: {path}")
         if self.trace.assumed:

@@ -85,6 +85,11 @@ class Stream:
     name: str
     runs: list[Run]
 
+    @property
+    def has_norms(self) -> bool:
+        blocks = [b for run in self.runs for b in run.blocks]
+        return any(b.norm is not None or any(s.sites for s in b.sublayers) for b in blocks)
+
 
 def outline(sites: Sequence[Site], residuals: Sequence[Residual], graph: Graph, marks: Marks) -> list[Stream]:
     """In the order of their first sums; without any sum, one stream with all norms."""
@@ -102,7 +107,8 @@ def outline(sites: Sequence[Site], residuals: Sequence[Residual], graph: Graph, 
         _insert(site, rows, graph)
     found = [_folded_runs(row, marks) for row in rows]
     names = [_common([b.path for b in row if b.norm is None]) for row in rows]
-    return [Stream(name, runs) for name, runs in zip(names, found, strict=True)]
+    all_ = [Stream(name, runs) for name, runs in zip(names, found, strict=True)]
+    return [stream for stream in all_ if stream.has_norms] or all_  # a lone sum with a mask or a position: no
 
 
 def _streams(residuals: Sequence[Residual], graph: Graph) -> list[list[Residual]]:
@@ -192,16 +198,20 @@ def _insert(site: Site, rows: list[list[Block]], graph: Graph) -> None:
         last = max(k for k, b in enumerate(row) if b.first < n and (b.norm or _all_above(b, n, graph)))
         row.insert(last + 1, block)
         return
-    for row in rows:
-        below = [k for k, b in enumerate(row) if any(graph.ancestors[m] >> n & 1 for m in b.nodes)]
-        if below:
-            row.insert(below[0], block)
-            return
-    rows[0].append(block)
+    below = [(b.first, row, b) for row in rows for b in row if _any_below(b, n, graph)]
+    if below:
+        _, row, next_one = min(below, key=lambda found: found[0])
+        row.insert(row.index(next_one), block)
+    else:
+        rows[0].append(block)
 
 
 def _all_above(block: Block, n: int, graph: Graph) -> bool:
     return bool(block.nodes) and all(graph.ancestors[n] >> m & 1 for m in block.nodes)
+
+
+def _any_below(block: Block, n: int, graph: Graph) -> bool:
+    return any(graph.ancestors[m] >> n & 1 for m in block.nodes)
 
 
 def _folded_runs(row: list[Block], marks: Marks) -> list[Run]:

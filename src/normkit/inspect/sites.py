@@ -78,10 +78,12 @@ class Site:
 
 def find_sites(graph: Graph) -> list[Site]:
     """In the order of their first calls."""
-    by_place: dict[tuple[str, str, str], list[Node]] = {}
+    by_place: dict[tuple[str, str, str, str], list[Node]] = {}
     for node in graph.trace.norms:
         assert node.norm is not None
-        key = (node.norm.path, node.norm.caller, node.line)
+        # A function that all norms of a model go through has one line for all of them.
+        place = _place(graph, node)[0] if node.norm.is_function else ""
+        key = (node.norm.path, node.norm.caller, node.line, place)
         by_place.setdefault(key, []).append(node)
     sites = [_site(graph, nodes) for nodes in by_place.values()]
     # The norm behind the last sum of a Post-LN stack is read by no further sublayer; its likes are.

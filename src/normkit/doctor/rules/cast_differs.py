@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from normkit.doctor.case import Case
+from normkit.doctor.probing import share_that_differs
 from normkit.doctor.rule import Found, at
 from normkit.doctor.rules.against_reference import pairs
+
+LARGE = 500.0  # its square leaves the range of float16
 
 
 def check(case: Case) -> Iterator[Found]:
@@ -23,13 +28,23 @@ def check(case: Case) -> Iterator[Found]:
         same = a.multiply == b.multiply or None in (a.multiply, b.multiply)
         if same and (a.statistics == b.statistics or None in (a.statistics, b.statistics)):
             continue
-        what = (a.multiply, b.multiply) if not same else (a.statistics, b.statistics)
-        yield at(
-            mine,
-            0.25 if not same else 1.0,
-            f"{what[1]}, as in {theirs.path}",
-            f"the gain is applied {what[0]}, and in the reference {what[1]}: a quarter of bfloat16 differ."
-            if not same
-            else f"statistics are taken in {what[0]}, and in the reference in {what[1]}.",
-            f"normkit.RMSNorm(..., multiply={what[1]!r})" if not same else f"take statistics in {what[1]}.",
-        )
+        if not same:
+            share = share_that_differs(mine, theirs, torch.bfloat16, 1.0)
+            yield at(
+                mine,
+                share,
+                f"{b.multiply}, as in {theirs.path}",
+                f"the gain is applied {a.multiply}, and in the reference {b.multiply}: {share:.0%} of all "
+                "numbers differ in bfloat16.",
+                f"normkit.RMSNorm(..., multiply={b.multiply!r})",
+            )
+        else:
+            share = share_that_differs(mine, theirs, torch.float16, LARGE)
+            yield at(
+                mine,
+                share,
+                f"{b.statistics}, as in {theirs.path}",
+                f"statistics are taken in {a.statistics}, and in the reference in {b.statistics}: {share:.0%} "
+                f"of all numbers differ in float16, for inputs of {LARGE:g}.",
+                f"take statistics in {b.statistics}.",
+            )

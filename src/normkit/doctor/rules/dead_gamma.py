@@ -35,11 +35,14 @@ def check(case: Case) -> Iterator[Found]:
         name, gain = next(((n, p) for n, p in site.module.named_parameters() if "bias" not in n), ("", None))
         if gain is None or gain.is_meta:
             continue
-        effective = gain.detach() + 1 if site.spec.gain == "1 + w" else gain.detach()
+        here = gain.to_local() if hasattr(gain, "to_local") else gain  # of a shard, what is here
+        effective = here.detach() + 1 if site.spec.gain == "1 + w" else here.detach()
         dead = int((effective.abs() < SMALL).sum())
         largest = case.gradients.parameters.get(f"{site.path}.{name}")
         if dead < max(1, effective.numel() // 2) or (largest is not None and largest > 0):
             continue
+        if largest is None and here is not gain:
+            continue  # the gradient of a loss stops at the whole tensors that shards were gathered into
         yield at(
             site,
             float(torch.linalg.vector_norm(effective.float(), float("inf"))),

@@ -1,8 +1,8 @@
 """The stream of a Pre-LN model reaches the head without a norm.
 
 What it finds: every sublayer reads the stream through a norm, and the last sum is read by a matrix
-directly. Where the sum itself is the output, the norm may stand outside: that is information. So is a
-vision model in stages, with norms between them.
+directly: that of a head, or those of a decoder's keys and values. Where the sum itself is the output, the
+norm may stand outside: that is information. So is a vision model in stages, with norms between them.
 
 Why it matters: a Pre-LN stream grows with every layer. Without a norm at its end the head sees numbers that
 are several times as large in a deep model as in a shallow one, and its gradients with them.
@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found
 from normkit.inspect.graph import Graph
+from normkit.inspect.operations import PASSES
 
 LEAST = 2  # sublayers that make a stream
 
@@ -48,7 +49,7 @@ def check(case: Case) -> Iterator[Found]:
             i
             for i in reads
             if graph.nodes[i].kind == "linear" and not any(graph.ancestors[n] >> i & 1 for n in called)
-        ]
+        ] or [i for i in reads if _is_memory(graph, i, last.node)]
         if any(graph.nodes[i].norm is not None for i in reads) or not (is_output or matrices):
             continue
         if is_output and not matrices and reads and not all(i in graph.trace.outputs for i in reads):
@@ -70,6 +71,24 @@ def check(case: Case) -> Iterator[Found]:
             line=case.line(last.node),
             severity=None if matrices and not in_stages else "info",
         )
+
+
+def _is_memory(graph: Graph, index: int, stream: int) -> bool:
+    """Is it made into keys and values, for queries that come from somewhere else: a decoder's?"""
+    waiting, seen = [index], set()
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        node = graph.nodes[at]
+        if node.kind == "product" or (node.kind == "attention" and len(node.roles) == 3):
+            query, *others = node.roles or node.inputs
+            of_it = [i == stream or bool(graph.ancestors[i] >> stream & 1) for i in (query, *others)]
+            return not of_it[0] and any(of_it)
+        if at == index or node.kind in PASSES:
+            waiting += graph.readers[at]
+    return False
 
 
 def _reads(graph: Graph, index: int) -> list[int]:

@@ -1,7 +1,7 @@
 """A norm stands in another place than in the reference.
 
-What it finds: against a reference, a norm with another place in the residual stream, or another number of
-norms.
+What it finds: against a reference, a norm with another place in the residual stream, or of another sublayer,
+or another number of norms.
 
 Why it matters: Pre-LN and Post-LN have the same weights. A checkpoint of one loads into the other without
 an error.
@@ -15,28 +15,43 @@ from collections.abc import Iterator
 
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
-from normkit.doctor.rules.against_reference import pairs
+from normkit.doctor.rules.against_reference import difference, pairs
 from normkit.inspect.sites import PLACES
 
 
 def check(case: Case) -> Iterator[Found]:
+    if case.reference is None:
+        return
     for mine, theirs in pairs(case):
-        if mine.place == theirs.place:
+        same_sublayer = mine.branch == theirs.branch or mine.path != theirs.path
+        if mine.place == theirs.place and same_sublayer:
             continue
+        have, want = (f"{s.place} of {s.branch or 'no sublayer'}" for s in (mine, theirs))
         yield at(
             mine,
-            1.0,
-            f"{theirs.place}, as {theirs.path}",
-            f"its place is {mine.place} ({PLACES[mine.place]}), and in the reference {theirs.place}.",
+            difference(case, mine, theirs),
+            f"{want}, as {theirs.path}; the same output",
+            f"its place is {have} ({PLACES[mine.place]}), and in the reference {want}.",
             "use the placement of the reference.",
         )
-    if case.reference is not None and len(case.sites) != len(case.reference.sites):
-        have, want = len(case.sites), len(case.reference.sites)
-        names = {s.path for s in case.reference.sites} ^ {s.path for s in case.sites}
+    yield from _missing(case, case.reference)
+
+
+def _missing(case: Case, reference: Case) -> Iterator[Found]:
+    """Norms that only one of them calls."""
+    have, want = len(case.sites), len(reference.sites)
+    if have == want:
+        return
+    lines = {s.path: s.line for s in case.sites}
+    others = {s.path for s in reference.sites}
+    for path in sorted(lines.keys() ^ others) if lines.keys() & others else [""]:
+        what = "only here" if path in lines else "only in the reference"
         yield Found(
-            where=min(names, default=""),
+            where=path,
             measured=float(have),
             expected=f"{want} norms",
-            message=f"{have} norms are called, and {want} in the reference.",
-            fix="add or remove the norms that only one of them has: " + ", ".join(sorted(names)[:4]),
+            message=f"{have} norms are called, and {want} in the reference"
+            + (f"; this one {what}." if path else "."),
+            fix="add or remove the norms that only one of them has.",
+            line=lines.get(path, ""),
         )

@@ -67,8 +67,8 @@ def check(case: Case) -> Iterator[Found]:
 
 
 def _is_layer(case: Case, shape: str, sums: list[Residual]) -> bool:
-    """Is the model itself one layer? Else, in code without layers, a norm on the stream may belong to either side:
-    the first one is one behind the embedding, perhaps."""
+    """Is the model itself one layer? Else, in code without layers, a norm on the stream may belong to either
+    side: the first one is one behind the embedding, perhaps."""
     if len(sums) < 2 or not re.fullmatch("([NP]A)+", shape):
         return False
     graph = case.inspection.graph
@@ -89,7 +89,7 @@ def _reads_stream(case: Case, site: Site, layer: str) -> bool:
 
 
 def _is_read_directly(case: Case, r: Residual) -> bool:
-    """Does a matrix of the sublayer read the skip? Behind a norm of its own, the first one is no part of it."""
+    """Does a matrix of the sublayer read the skip? If not, it has a norm of its own, and this one is another."""
     graph = case.inspection.graph
     waiting, seen = list(graph.readers[r.skip]), {r.skip}
     while waiting:
