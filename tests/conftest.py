@@ -12,6 +12,10 @@ ROOT = Path(__file__).parents[1]
 # Files that train, compile, export, open a browser or start processes, and the tests of them that stay.
 SLOW = {
     "tests/distributed/test_two_processes.py": (),
+    "tests/doctor/test_command.py": (),
+    "tests/doctor/test_page.py": (),
+    "tests/doctor/test_pytest_plugin.py": (),
+    "tests/doctor/test_ranks.py": (),
     "tests/integration/test_compile_and_func.py": (
         "test_torch_func_maps_and_differentiates_every_layer",
         "test_autocast_gives_the_dtype_that_torch_gives",

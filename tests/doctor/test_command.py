@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import hugging_face
 import pytest
 
 from normkit import cli
@@ -229,6 +230,18 @@ def test_against_a_reference_the_differences_are_found(capsys, monkeypatch):
     code, out, _ = run(capsys, *SICK, "--reference", "examples.clinic:healthy", "--select", "NK7")
     assert code == 1
     assert "NK702 eps-differs" in out
+
+
+def test_a_folder_is_examined_on_the_meta_device_or_with_random_weights(odd, capsys):
+    for name, words in {"llama": "", "dbrx": "It cannot be run on the meta device: "}.items():
+        (odd / name).mkdir()
+        config = hugging_face.build(name)[0].config
+        (odd / name / "config.json").write_text(config.to_json_string(use_diff=False))
+        code, out, err = run(capsys, name)
+        assert (code, err) == (0, "")
+        assert "No weights were read: the config alone was examined" in out
+        assert words in out
+        assert out.endswith("\nhealthy\n")
 
 
 def test_a_rule_is_explained_by_its_code_or_its_name(capsys, monkeypatch):

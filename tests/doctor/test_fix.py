@@ -84,7 +84,11 @@ IMAGES = numbers.half(4, 3, 8, 8)
 
 @pytest.mark.parametrize(
     ("code", "build", "batch"),
-    [("NK201", numbers.mlp, numbers.half()), ("NK202", numbers.mlp, numbers.half()), ("NK201", numbers.vae, IMAGES)],
+    [
+        ("NK201", numbers.mlp, numbers.half()),
+        ("NK202", numbers.mlp, numbers.half()),
+        ("NK201", numbers.vae, IMAGES),
+    ],
 )
 def test_a_norm_that_is_none_of_ours_gets_a_cast(code, build, batch):
     model, batch = seeded(lambda: build(False)), batch()
@@ -116,7 +120,7 @@ def test_norms_get_a_group_without_decay_and_training_goes_on():
     optimizer.step()
     groups = [dict(g) for g in optimizer.param_groups]
     moments = {id(p): dict(s) for p, s in optimizer.state.items()}
-    edits, before, expected, got = fixed(model, batch, "NK501", optimizer=optimizer)
+    edits, _, expected, got = fixed(model, batch, "NK501", optimizer=optimizer)
     assert torch.equal(got, expected)
     decayed, spared = optimizer.param_groups
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)

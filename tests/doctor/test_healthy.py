@@ -1,6 +1,6 @@
 """Precision: models that are well get neither an error nor a warning.
 
-All architectures of Hugging Face that can be built small without a download, in evaluation mode and in training.
+All architectures of Hugging Face that can be built small without a download, in evaluation and in training.
 """
 
 import warnings
@@ -12,7 +12,7 @@ from torch import nn
 
 import normkit as nk
 
-# They are not well: a momentum in TensorFlow's convention (0.99 and more) in BatchNorms that move in training.
+# They are not well: a momentum in TensorFlow's convention, 0.99 and more, in BatchNorms that move.
 INVERTED = {"align", "efficientnet", "mobilenet_v1", "mobilenet_v2"}
 LEAST = 150
 

@@ -1,4 +1,4 @@
-"""A look changes nothing: not the model, not the batch, not the random numbers to come, whatever happens inside."""
+"""A look changes nothing: neither the model nor the batch nor the random numbers to come."""
 
 import copy
 import random
@@ -23,14 +23,21 @@ class Restless(nn.Module):
         self.conv, self.bn, self.drop = nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.5)
         self.norm, self.frozen = nn.LayerNorm(6), nn.BatchNorm1d(4).eval()
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("average", torch.zeros(4))
         self.weight = nn.Parameter(torch.ones(4, 1))
         self.cache, self.calls, self.stop = {"k": 1}, 0, stop
+        self.history, self.shelf, self.last = [], {"k": [1]}, torch.zeros(4)
 
     def forward(self, x, memo):
         self.steps += 1
         self.calls += 1
         self.scratch = x.mean()
         self.cache = {"k": 2}
+        self.history.append(x)
+        self.shelf["k"].append(2)
+        self.shelf["v"] = 3
+        self.last += 1
+        self.average = 0.9 * self.average + 0.1 * x.mean((0, 2))
         self.train(not self.training)
         x.mul_(2)
         memo["seen"].append(1)
@@ -44,6 +51,18 @@ class Restless(nn.Module):
         return y.square().mean()
 
 
+def test_that_model_does_move_when_it_is_called():
+    model, batch, _ = prepared()
+    before, states = snapshot(model), randomness()
+    model(**batch)
+    after = snapshot(model)
+    for part in (0, 3):
+        with pytest.raises(AssertionError):
+            assert_same([*(x if k == part else {} for k, x in enumerate(before))], after)
+    with pytest.raises(AssertionError):
+        assert_same_randomness(states)
+
+
 def snapshot(model):
     tensors = {n: t.detach().clone() for n, t in (*model.named_parameters(), *model.named_buffers())}
     grads = {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
@@ -52,11 +71,18 @@ def snapshot(model):
         name: {k: v for k, v in vars(m).items() if k not in ("_parameters", "_buffers", "_modules")}
         for name, m in model.named_modules()
     }
-    kept = {
-        name: {k: dict(v) if isinstance(v, dict) else v for k, v in own.items()} for name, own in attributes.items()
-    }
+    kept = {name: {k: told(v) for k, v in own.items()} for name, own in attributes.items()}
     flags = {n: p.requires_grad for n, p in model.named_parameters()}
     return tensors, grads, identities, kept, flags
+
+
+def told(value):
+    """A value as something that can be compared, and does not move with it."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {k: told(v) for k, v in value.items()}
+    return [told(v) for v in value] if isinstance(value, list) else value
 
 
 def assert_same(before, after):
@@ -100,7 +126,9 @@ def pre_hook(module, args):
 def look(verb, model, batch):
     if verb == "inspect":
         return nk.inspect(model, batch)
-    return nk.doctor(model, batch, loss=lambda output: output, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    return nk.doctor(
+        model, batch, loss=lambda output: output, optimizer=torch.optim.SGD(model.parameters(), 0.1)
+    )
 
 
 @pytest.mark.parametrize("verb", ["inspect", "doctor"])
@@ -139,7 +167,9 @@ def test_also_when_forward_does_not_come_to_its_end(verb, stop, raised):
     assert_same_randomness(states)
 
 
-@pytest.mark.parametrize("stop", [None, ValueError("no"), KeyboardInterrupt()], ids=["", "exception", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "stop", [None, ValueError("no"), KeyboardInterrupt()], ids=["", "exception", "Ctrl-C"]
+)
 def test_torch_is_as_before_too(stop):
     module_call, threads = nn.Module.__call__, torch.get_num_threads()
     fast_path, grad = torch.backends.mha.get_fastpath_enabled(), torch.is_grad_enabled()

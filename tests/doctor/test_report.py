@@ -43,7 +43,9 @@ def codes(report):
 
 
 def test_the_worst_comes_first(report):
-    assert [f.severity for f in report.findings[:4]] == ["error", "error", "warning", "info"][: len(report.findings)]
+    assert [f.severity for f in report.findings[:4]] == ["error", "error", "warning", "info"][
+        : len(report.findings)
+    ]
     assert set(codes(report)) >= {"NK102", "NK106", "NK204"}
     assert not report.ok
 

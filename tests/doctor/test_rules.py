@@ -1,4 +1,4 @@
-"""Recall: each rule finds real bugs, re-created in a few lines (tests/sick), and is silent about the repaired twins."""
+"""Recall: each rule finds real bugs, re-created in tests/sick, and is silent about the repaired twins."""
 
 import functools
 import math

@@ -4,11 +4,13 @@ import json
 import os
 import sys
 
+import hugging_face
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from normkit.doctor import target
+from normkit.doctor import doctor, target
+from normkit.doctor.folder import with_random_weights
 from normkit.errors import NormkitError
 
 CONFIG = {
@@ -161,6 +163,26 @@ def test_a_config_alone_is_a_model_on_the_meta_device_in_evaluation_mode(here):
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert not model.training
     assert notes == ["No weights were read: the config alone was examined, on the meta device."]
+
+
+@pytest.mark.parametrize("name", ["xlnet", "mamba2"])  # a tensor on no device; a number that JSON has not
+def test_configs_with_ways_of_their_own_are_models_without_numbers_too(here, name):
+    config = hugging_face.build(name)[0].config
+    model = target.load_model(str(folder(here / name, config.to_json_string(use_diff=False))))
+    assert all(p.is_meta for p in model.parameters())
+    assert doctor(model).ok
+
+
+def test_a_model_that_the_meta_device_cannot_run_gets_random_weights_if_it_is_small(here, monkeypatch):
+    model = target.load_model(str(folder(here / "config")))
+    made_up = with_random_weights(model)
+    assert type(made_up) is type(model)
+    assert not any(p.is_meta for p in made_up.parameters())
+    assert not made_up.training
+    assert with_random_weights(made_up) is None, "it has numbers"
+    monkeypatch.setattr("normkit.doctor.folder.SMALL", 100)
+    assert with_random_weights(model) is None
+    assert with_random_weights(torch.nn.LayerNorm(4, device="meta")) is None
 
 
 def test_weights_are_read_whole_in_parts_and_under_another_name(here, weights):

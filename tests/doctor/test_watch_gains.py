@@ -20,26 +20,19 @@ def lines():
     return []
 
 
-def train(model, steps, watch=None, before=lambda step: None):
-    """The losses; ``watch(model, optimizer)`` gives what steps beside the optimizer."""
-    torch.manual_seed(0)
+def train(model, steps, lines, *, every=1, before=lambda step: None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    doctor = watch(model, optimizer) if watch is not None else None
-    losses = []
+    doctor = nk.Doctor(model, every=every, select="NK502", out=lines.append)
     for step in range(1, steps + 1):
         before(step)
-        loss = model(torch.randn(64, 4)).square().mean()
-        loss.backward()
-        if doctor is not None:
-            doctor.step()
+        model(torch.randn(64, 4)).square().mean().backward()
+        doctor.step()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, doctor
 
 
 def test_a_gain_is_dead_after_three_looks_without_a_gradient(lines):
-    train(Dead(), 8, lambda m, _: nk.Doctor(m, every=2, select="NK502", out=lines.append))
+    train(Dead(), 8, lines, every=2)
     assert len(lines) == 1
     assert lines[0].startswith("step 4: warning NK502 dead-gamma at 1: 8 of 8 gains")
 
@@ -47,22 +40,19 @@ def test_a_gain_is_dead_after_three_looks_without_a_gradient(lines):
 def test_looks_without_a_gradient_count_in_a_row(lines):
     model = Dead()
 
+    @torch.no_grad()
     def revive(step):
-        with torch.no_grad():
-            model[1].weight.zero_()
-            model[1].bias.fill_(1.0 if step == 3 else 0.0)
+        model[1].weight.zero_()
+        model[1].bias.fill_(1.0 if step == 3 else 0.0)
 
-    train(model, 5, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append), revive)
+    train(model, 5, lines, before=revive)
     assert lines == []
 
 
 def test_a_gain_of_zero_that_gets_a_gradient_is_not_dead(lines):
     model = Dead()
     model[2] = nn.Identity()
-    train(model, 1, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append))
-    for _ in range(4):
-        nn.init.zeros_(model[1].weight)
-        train(model, 4, lambda m, _: nk.Doctor(m, every=1, select="NK502", out=lines.append))
+    train(model, 5, lines, before=lambda step: nn.init.zeros_(model[1].weight))
     assert lines == []
 
 

@@ -1,4 +1,4 @@
-"""A training that goes on whatever the doctor meets: compilers, failures, interrupts, a model never called."""
+"""A training that goes on whatever the doctor meets: compilers, failures, interrupts, no call at all."""
 
 import pytest
 import torch

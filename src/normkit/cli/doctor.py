@@ -99,8 +99,10 @@ def _examine(
         show("loading torch")
         from normkit import doctor as examining
         from normkit.doctor.fixing import make_fixes
+        from normkit.doctor.folder import with_random_weights
         from normkit.doctor.rules import rules_for
         from normkit.doctor.target import load, load_model
+        from normkit.errors import NormkitError
 
         chosen: dict[str, Any] = {"select": ",".join(select), "ignore": ",".join(ignore)}
         rules_for(**chosen)  # a code that is none is refused before minutes of work
@@ -111,7 +113,15 @@ def _examine(
         _set_mode(training, model, other)
         show(f"examining {type(model).__name__}")
         with _its_own_failures(model):
-            report = examining(model, given, reference=other, **chosen)
+            try:
+                report = examining(model, given, reference=other, **chosen)
+            except NormkitError:
+                made_up = with_random_weights(model)
+                if made_up is None:
+                    raise
+                model = made_up
+                notes.append("It cannot be run on the meta device: it was examined with random weights.")
+                report = examining(model, given, reference=other, **chosen)
             fixes = make_fixes(report, given) if fix else []
             if fixes:
                 report = examining(model, given, reference=other, **chosen)

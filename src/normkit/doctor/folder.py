@@ -12,17 +12,19 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normkit.doctor.offline import offline
 from normkit.doctor.safetensors_files import pickles, read_weights, weight_files
 from normkit.errors import NormkitError, user_error
 
-__all__ = ["load_folder"]
+__all__ = ["load_folder", "with_random_weights"]
+
+SMALL = 500_000_000  # parameters that are made up where the meta device does not do
 
 # Left out wherever they stand: code and kernels from elsewhere, and ways to load weights that are not ours.
 IGNORED = re.compile(
@@ -35,7 +37,7 @@ def load_folder(folder: Path, notes: list[str]) -> nn.Module:
     """In evaluation mode. ``notes`` takes what was left out, missing or left over."""
     given = _read_config(folder)
     transformers = _transformers(folder)
-    with _quiet(transformers), _offline():
+    with offline():
         config = _config(transformers, given, folder, notes)
         build = _model_class(transformers, config, given, notes)
         files = weight_files(folder, notes)
@@ -53,7 +55,22 @@ def load_folder(folder: Path, notes: list[str]) -> nn.Module:
         except (Exception, SystemExit) as error:
             raise _cannot_build(build.__name__, folder, error) from error
     notes.append("No weights were read: the config alone was examined, on the meta device.")
-    return model.eval()
+    return model.to("meta").eval()  # some make a tensor without asking for the device
+
+
+def with_random_weights(model: nn.Module) -> nn.Module | None:
+    """The same on the CPU, if it is one of transformers' without numbers, and not too large."""
+    config: Any = getattr(model, "config", None)
+    build: Any = getattr(type(model), "_from_config", None)
+    parameters = list(model.parameters())
+    if config is None or build is None or not parameters or not all(p.is_meta for p in parameters):
+        return None
+    if sum(p.numel() for p in parameters) > SMALL:
+        return None
+    with offline(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found: nn.Module = build(config)
+    return found.train(model.training)
 
 
 def _with_weights(build: Any, config: Any, weights: dict[str, Tensor], notes: list[str]) -> nn.Module:
@@ -156,7 +173,7 @@ def _config(transformers: Any, given: dict[str, Any], folder: Path, notes: list[
     if "auto_map" in given:
         notes.append(f"The folder's own code was not run: {kind} is transformers' own.")
     try:
-        return known[kind].from_dict(_cleaned(given))
+        return known[kind].from_dict(_cleaned(known[kind]._decode_special_floats(given)))
     except Exception as error:
         raise _cannot_build(f"the config of a {kind}", folder, error) from error
 
@@ -207,31 +224,3 @@ def _cannot_build(what: str, folder: Path, error: BaseException) -> Exception:
 def _some(names: Sequence[str], most: int = 4) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Its warnings are about what is reported here."""
-    logging = transformers.utils.logging
-    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if had_bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """As under HF_HUB_OFFLINE=1."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before

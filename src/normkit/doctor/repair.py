@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +19,8 @@ __all__ = ["in_float32"]
 
 
 def in_float32(case: Case, site: Site) -> Edit | None:
-    """The layer of ours that computes the same with statistics in float32, or the layer itself with a cast before
-    and behind it; None where that does not help."""
+    """The layer of ours that computes the same with statistics in float32, or the layer itself with a cast
+    before and behind it; None where that does not help."""
     if site.is_function:
         return None
     try:
@@ -45,7 +44,6 @@ def _cast(site: Site) -> Edit:
     return Edit(site.path, f"{type(module).__name__} computes in float32, and casts back", make)
 
 
-@functools.cache
 def widened(kind: type[nn.Module]) -> type[nn.Module]:
     """A class that does the same in float32."""
 

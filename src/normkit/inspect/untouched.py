@@ -23,8 +23,10 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Parameters that a forward writes to are the tracer's business, which sees it coming.
     """
     modules = list(model.modules())
-    buffers = [(b, b.detach().clone()) for b in model.buffers() if not b.is_meta]
     kept = [_state(module) for module in modules]
+    held: dict[int, tuple[Any, Any]] = {}
+    for value in (*model.buffers(), *(own for state, _ in kept for own in state.values())):
+        _hold(value, held)
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
@@ -37,8 +39,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             numpy.random.set_state(numpy_state)
         for module, state in zip(modules, kept, strict=True):
             _restore(module, state)
-        for buffer, value in buffers:
-            _write(buffer, value)
+        for value, before in held.values():
+            _write(value, before)
 
 
 def _devices(model: nn.Module) -> list[int]:
@@ -59,15 +61,38 @@ def _restore(module: nn.Module, state: tuple[dict[str, Any], dict[str, dict[str,
     else:
         for name, before in tables.items():
             table = vars(module)[name]
-            if list(table.items()) != list(before.items()):
-                table.clear()
-                table.update(before)
+            _write(table, before)
     for name in [n for n in vars(module) if n not in own and n not in _TABLES]:
         del vars(module)[name]
     vars(module).update(own)
 
 
-def _write(tensor: Tensor, value: Tensor) -> None:
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        if not torch.equal(tensor, value):
-            tensor.data.copy_(value)
+def _hold(value: Any, held: dict[int, tuple[Any, Any]], depth: int = 3) -> None:
+    """What is in tensors, lists, dicts and sets, which a forward may write into."""
+    if id(value) in held or depth == 0:
+        return
+    if isinstance(value, Tensor):
+        if not isinstance(value, nn.Parameter) and not value.is_meta and value.layout == torch.strided:
+            held[id(value)] = value, value.detach().clone()
+    elif isinstance(value, (list, dict, set)):
+        copied = next(kind(value) for kind in (list, dict, set) if isinstance(value, kind))
+        held[id(value)] = value, copied
+        for part in value.values() if isinstance(value, dict) else value:
+            _hold(part, held, depth - 1)
+
+
+def _write(value: Any, before: Any) -> None:
+    if isinstance(value, Tensor):
+        with torch.inference_mode(value.is_inference()), torch.no_grad():
+            if not torch.equal(value, before):
+                value.data.copy_(before)
+    elif isinstance(value, list):
+        if [id(v) for v in value] != [id(v) for v in before]:
+            value[:] = before
+    elif isinstance(value, dict):
+        if [(k, id(v)) for k, v in value.items()] != [(k, id(v)) for k, v in before.items()]:
+            value.clear()
+            value.update(before)
+    elif value != before:
+        value.clear()
+        value.update(before)

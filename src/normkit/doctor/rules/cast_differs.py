@@ -44,7 +44,7 @@ def check(case: Case) -> Iterator[Found]:
                 mine,
                 share,
                 f"{b.statistics}, as in {theirs.path}",
-                f"statistics are taken in {a.statistics}, and in the reference in {b.statistics}: {share:.0%} "
+                f"statistics are taken in {a.statistics}, in the reference in {b.statistics}: {share:.0%} "
                 f"of all numbers differ in float16, for inputs of {LARGE:g}.",
                 f"take statistics in {b.statistics}.",
             )

@@ -89,7 +89,7 @@ def _reads_stream(case: Case, site: Site, layer: str) -> bool:
 
 
 def _is_read_directly(case: Case, r: Residual) -> bool:
-    """Does a matrix of the sublayer read the skip? If not, it has a norm of its own, and this one is another."""
+    """Does a matrix of the sublayer read the skip? If not, it has a norm of its own."""
     graph = case.inspection.graph
     waiting, seen = list(graph.readers[r.skip]), {r.skip}
     while waiting:
