@@ -209,3 +209,19 @@ def test_a_doctor_that_is_forgotten_keeps_no_model_alive():
     del model
     gc.collect()
     assert reference() is None
+
+
+def test_a_mask_without_a_name_is_known_as_one_under_a_wrapper():
+    class Leaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x, attention_mask):
+            return self.norm(x.transpose(1, 2))
+
+    x, mask = torch.randn(8, 6, 4), torch.ones(8, 6, dtype=torch.long)
+    mask[:4, 3:] = 0
+    for wrap in (lambda model: model, lambda model: torch.compile(model, backend="eager")):
+        report = nk.doctor(wrap(Leaky()), (x, mask), select="NK304")
+        assert [f.where for f in report.findings] == ["norm"]

@@ -1,10 +1,11 @@
 """The fixture ``assert_healthy``, in runs of pytest of their own.
 
-The plugin is named with -p: an editable install that is older than its entry point does not know it.
+Where an editable install is older than the plugin's entry point, it is named with -p.
 """
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,13 @@ def test_norms(assert_healthy):
 """
 
 
+def _is_installed():
+    return any(point.value == PLUGIN for point in entry_points(group="pytest11"))
+
+
 def run(folder, text, *options):
     (folder / "test_it.py").write_text(text)
+    named = [] if _is_installed() else ["-p", PLUGIN]
     command = [
         sys.executable,
         "-m",
@@ -29,8 +35,7 @@ def run(folder, text, *options):
         "-q",
         "-p",
         "no:cacheprovider",
-        "-p",
-        PLUGIN,
+        *named,
         "-W",
         "error",
         *options,

@@ -49,6 +49,20 @@ def test_looks_without_a_gradient_count_in_a_row(lines):
     assert lines == []
 
 
+def test_half_of_the_gains_may_be_dead_while_others_get_gradients(lines):
+    model = Dead()
+
+    @torch.no_grad()
+    def half(step):
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([1.0, 0.0] * 4))
+
+    train(model, 3, lines, before=half)
+    assert [line.partition(": warning ")[2][:38] for line in lines] == [
+        "NK502 dead-gamma at 1: 4 of 8 gains ar"
+    ]
+
+
 def test_a_gain_of_zero_that_gets_a_gradient_is_not_dead(lines):
     model = Dead()
     model[2] = nn.Identity()

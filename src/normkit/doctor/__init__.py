@@ -1,12 +1,13 @@
 """What is wrong with the norms of a model: ``normkit.doctor(model, batch)``.
 
-rules       one file a rule, and the table of them
+rules       one file a rule, and the table of them; probing, repair: what they share
 examine     doctor(): run the model, ask every rule
 case        what the rules look at: one run, with numbers
-report      Finding, Report; page: the report as HTML
-watch       Doctor: in a training loop; last_call, readings: what it takes from there
-callbacks   the same for Hugging Face's Trainer and Lightning
-target      what the command line examines: a function, or a folder with a config
+report      Finding, Report; page, page_style: the report as HTML; writing: files that are whole
+watch       Doctor: in a training loop; last_call, readings: what it remembers and reads there
+callbacks   for Hugging Face's Trainer and Lightning
+target      what the command line examines; folder, safetensors_files, offline: a Hugging Face folder
+fixing      the command's --fix, rule by rule, verified
 """
 
 import sys

@@ -115,10 +115,12 @@ def _variance(x: Tensor, axes: tuple[int, ...], groups: int | None, centered: bo
 
 @dataclass
 class Gradients:
-    """Of a loss: the norms of gradients at the residual sums, the largest gradient of each parameter."""
+    """Of a loss: the norms of gradients at the residual sums, the largest gradient of each parameter, and
+    where those of vectors are 0."""
 
     stream: list[tuple[int, float]]
     parameters: dict[str, float | None]
+    zeros: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -165,6 +167,8 @@ def padding_mask(model: nn.Module, batch: Any) -> Tensor | None:
     """The mask in a batch with padding: 0 and 1, or booleans, one for each token; or made from lengths."""
     named = _named(model, batch)
     for name, value in named.items():
+        if value.ndim in (3, 4) and value.numel() == value.shape[0] * value.shape[-1]:
+            value = value.reshape(value.shape[0], value.shape[-1])  # (batch, 1, length)
         if "mask" not in name or NO_PADDING.search(name) or value.ndim != 2 or value.is_meta:
             continue
         if value.dtype != torch.bool and not bool(((value == 0) | (value == 1)).all()):
@@ -230,11 +234,12 @@ def gradients(case: Case, loss: Callable[..., Any] | None) -> Gradients | None:
         except Exception as error:
             raise could_not_run(model, call, error) from error
     stream = [(node, float(g.norm())) for node, g in zip(nodes, found, strict=False) if g is not None]
+    by_name = dict(zip(parameters, found[len(sums) :], strict=True))
     largest: dict[str, float | None] = {
-        n: None if g is None else float(g.abs().max()) if g.numel() else 0.0
-        for n, g in zip(parameters, found[len(sums) :], strict=True)
+        n: None if g is None else float(g.abs().max()) if g.numel() else 0.0 for n, g in by_name.items()
     }
-    return Gradients(stream, largest)
+    zeros = {n: g == 0 for n, g in by_name.items() if g is not None and g.ndim == 1}
+    return Gradients(stream, largest, zeros)
 
 
 def named_tensors(case: Case) -> Iterator[tuple[str, Tensor]]:

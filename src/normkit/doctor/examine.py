@@ -82,6 +82,7 @@ def _notes(case: Case) -> list[str]:
 
 def _first_difference(case: Case, other: Case) -> list[str]:
     """The first norm whose output differs from the one at the same place in the reference."""
+    first = True
     for mine, theirs in zip(case.sites, other.sites, strict=False):
         a, b = case.seen.outputs.get(mine.nodes[0]), other.seen.outputs.get(theirs.nodes[0])
         if a is None or b is None:
@@ -92,6 +93,7 @@ def _first_difference(case: Case, other: Case) -> list[str]:
         if not off <= 1e-3:
             return [
                 f"First difference: the output of {mine.path} is off by {off:.2g} of the reference's "
-                f"({theirs.path}); what comes before it agrees."
+                f"({theirs.path})." + ("" if first else " The norms before it agree.")
             ]
+        first = False
     return ["The outputs of all norms agree with the reference's to 1e-3."] if other.seen.outputs else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from normkit.doctor.case import Case
+from normkit.doctor.case import Case, Gradients
 from normkit.doctor.report import Report
 
 __all__ = ["is_sharded", "let_go", "scalars_of", "stored_gradients"]
@@ -14,24 +14,30 @@ def is_sharded(model: nn.Module) -> bool:
     return any(hasattr(p, "to_local") for p in model.parameters())
 
 
-def stored_gradients(case: Case) -> dict[str, float | None] | None:
-    """The largest gradient of each parameter of the norms; None if no parameter of the model has one."""
-    found: dict[str, float | None] = {}
+def stored_gradients(case: Case) -> Gradients | None:
+    """Those that a backward left in the parameters of the norms; None if the model has none at all."""
+    found = Gradients([], {})
     for site in case.sites:
-        if not site.is_function:
-            for name, p in site.module.named_parameters():
-                if p.requires_grad:
-                    found[f"{site.path}.{name}"] = _largest(p.grad)
-    rest = (p.grad for p in case.model.parameters() if p.grad is not None)
-    return found if any(found.values()) or any(_largest(grad) for grad in rest) else None
+        named = [] if site.is_function else site.module.named_parameters()
+        for name, p in named:
+            if p.requires_grad:
+                grad, path = _here(p.grad), f"{site.path}.{name}"
+                found.parameters[path] = _largest(grad)
+                if grad is not None and grad.ndim == 1:
+                    found.zeros[path] = grad == 0
+    others = (_here(p.grad) for p in case.model.parameters())
+    return found if any(found.parameters.values()) or any(map(_largest, others)) else None
+
+
+def _here(grad: Tensor | None) -> Tensor | None:
+    """Of a shard, the part that is here; of a sparse gradient, its numbers."""
+    if grad is not None and hasattr(grad, "to_local"):
+        grad = grad.to_local()
+    return grad.coalesce().values() if grad is not None and grad.is_sparse else grad
 
 
 def _largest(grad: Tensor | None) -> float:
     """Of absolute values; what is no number is none of 0."""
-    if grad is not None and hasattr(grad, "to_local"):
-        grad = grad.to_local()  # of a shard, what is here
-    if grad is not None and grad.is_sparse:
-        grad = grad.coalesce().values()
     if grad is None or grad.numel() == 0:
         return 0.0
     value = float(grad.abs().max())

@@ -157,9 +157,9 @@ class Doctor:
             traced = None if is_sharded(case.model) else gradients(case, self.loss)
         except NormkitError as error:
             self._warn(f"no gradients of the stream: {error}")
-        if stored is None:
-            return traced
-        return Gradients(traced.stream if traced is not None else [], stored)
+        if stored is None or traced is None:
+            return stored or traced
+        return replace(stored, stream=traced.stream)
 
     def _without_short_deaths(self, found: list[Finding]) -> list[Finding]:
         dead = {f.where for f in found if f.name == "dead-gamma"}

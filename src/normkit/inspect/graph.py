@@ -162,7 +162,7 @@ class Graph:
 
     def _residual(self, index: int, leaves: list[int]) -> Residual | None:
         shape = self.nodes[index].shape
-        terms = [i for i in leaves if self.nodes[i].shape[-1:] == shape[-1:]]
+        terms = [i for i in leaves if self.nodes[i].shape[-2:] == shape[-2:]]  # no mask of all rows
         best: tuple[int, int] | None = None
         for skip in terms:
             root = self.root(skip)

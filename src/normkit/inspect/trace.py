@@ -253,8 +253,11 @@ class _Tracer(TorchFunctionMode):
                 spec = self.specs.find(node.norm.module, torch.empty(shape, device="meta"))
                 if isinstance(spec, NormSpec):
                     node.norm.spec = spec
-                else:
-                    node.kind, node.norm = "other", None
+                    continue
+                if isinstance(spec, str) and node.module not in self.graph.not_norms:
+                    found = NotNorm(node.norm.module, spec, shape, node.line)
+                    self.graph.not_norms.setdefault(node.norm.path, found)
+                node.kind, node.norm = "other", None
         return self.graph
 
     # modules

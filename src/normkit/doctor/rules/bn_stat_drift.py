@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
+from torch import Tensor, nn
 
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
@@ -33,14 +33,15 @@ def check(case: Case) -> Iterator[Found]:
         if case.is_synthetic or found is None or found.channel is None or mean is None or var is None:
             continue
         batch_mean, batch_var, count = found.channel
-        if batch_mean.shape != mean.shape or count < 32 or not _has_settled(site.module):
+        has_mean, has_var = _have_settled(site.module, mean, var)
+        if batch_mean.shape != mean.shape or count < 32 or not (has_mean or has_var):
             continue
         mean, var = mean.to(batch_mean), var.to(batch_mean)
         z = (batch_mean - mean).abs() / (var.clamp_min(1e-12)).sqrt()
         z = z - 3 / count**0.5  # what a sample of independent numbers is off by
         ratio = batch_var / var.clamp_min(1e-12)
         noise = 1 + 3 * (2 / count) ** 0.5
-        drifted = (z > Z) | (ratio > HIGH * noise) | (ratio < LOW / noise)
+        drifted = (z > Z) & has_mean | ((ratio > HIGH * noise) | (ratio < LOW / noise)) & has_var
         share = float(drifted.double().mean())
         if share >= SHARE:
             yield at(
@@ -54,10 +55,11 @@ def check(case: Case) -> Iterator[Found]:
             )
 
 
-def _has_settled(module: torch.nn.Module) -> bool:
+def _have_settled(module: nn.Module, mean: Tensor, var: Tensor) -> tuple[bool, bool]:
+    """The mean, and the variance."""
     steps, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", 0.1)
-    if steps is None:
-        return False
-    if not momentum:  # the mean of all batches; or 0, and nothing will ever move them
-        return int(steps) > 0
-    return int(steps) > 0 and (1 - momentum) ** int(steps) <= SETTLED
+    if steps is None or int(steps) == 0:  # not trained here: what is not as at the start, somebody has set
+        return bool((mean != 0).any()), bool((var != 1).any())
+    # without a momentum it is the mean of all batches; with one of 0, nothing will ever move it
+    settled = not momentum or (1 - momentum) ** int(steps) <= SETTLED
+    return settled, settled

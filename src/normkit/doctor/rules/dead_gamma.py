@@ -37,15 +37,18 @@ def check(case: Case) -> Iterator[Found]:
             continue
         here = gain.to_local() if hasattr(gain, "to_local") else gain  # of a shard, what is here
         effective = here.detach() + 1 if site.spec.gain == "1 + w" else here.detach()
-        dead = int((effective.abs() < SMALL).sum())
         largest = case.gradients.parameters.get(f"{site.path}.{name}")
-        if dead < max(1, effective.numel() // 2) or (largest is not None and largest > 0):
+        still = case.gradients.zeros.get(f"{site.path}.{name}")
+        if still is None or still.shape != effective.shape:
+            still = torch.full_like(effective, not largest, dtype=torch.bool)
+        dead = int(((effective.abs() < SMALL) & still.to(effective.device)).sum())
+        if dead < max(1, effective.numel() // 2):
             continue
         if largest is None and here is not gain:
             continue  # the gradient of a loss stops at the whole tensors that shards were gathered into
         yield at(
             site,
-            float(torch.linalg.vector_norm(effective.float(), float("inf"))),
+            float(effective.abs().double().median()),
             "a gain, or a gradient, that is not 0",
             f"{dead} of {effective.numel()} gains are below {SMALL:g}, and their gradient is "
             + ("0." if largest is not None else "not computed: they are frozen."),

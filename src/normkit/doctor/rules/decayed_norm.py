@@ -31,7 +31,13 @@ from normkit.inspect.sites import Site
 
 def check(case: Case) -> Iterator[Found]:
     groups = getattr(case.optimizer, "param_groups", None) or []
-    decay = {id(p): (g["weight_decay"], g) for g in groups if g.get("weight_decay") for p in g["params"]}
+    decay = {
+        id(p): (g["weight_decay"], g)
+        for g in groups
+        if g.get("weight_decay")
+        for p in g["params"]
+        if p.requires_grad  # without a gradient, an optimizer leaves it alone
+    }
     for site in case.sites:
         own = {n: p for n, p in _parameters(case, site).items() if id(p) in decay}
         if not own:

@@ -32,8 +32,8 @@ def check(case: Case) -> Iterator[Found]:
         while at_node and graph.nodes[at_node[0]].kind in MOVES and len(graph.readers[at_node[0]]) == 1:
             at_node = graph.nodes[at_node[0]].inputs[:1]
         first = by_node.get(at_node[0]) if at_node else None
-        if first is None or first.is_function or site.is_function:
-            continue
+        if first is None or any(s.is_function and s.name == "normalize" for s in (first, site)):
+            continue  # to unit length, for a cosine
         same = first.spec.axes == site.spec.axes and first.spec.groups == site.spec.groups
         same = same and first.group_size == site.group_size  # a view between may be of heads
         alone = len(graph.readers[at_node[0]]) == 1 and at_node[0] not in graph.trace.outputs

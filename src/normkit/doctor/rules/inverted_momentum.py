@@ -28,11 +28,11 @@ LARGE = 0.9
 def check(case: Case) -> Iterator[Found]:
     for site in case.sites:
         momentum = getattr(site.module, "momentum", None)
-        if not site.spec.running or not isinstance(momentum, float) or momentum < LARGE:
+        if not site.spec.running or not isinstance(momentum, (int, float)) or momentum < LARGE:
             continue
         yield at(
             site,
-            momentum,
+            float(momentum),
             f"below {LARGE:g}; torch's default is 0.1, the share of the new batch",
             f"a momentum of {momentum:g} keeps {1 - momentum:.3g} of what was learnt before at every step.",
             f"momentum={1 - momentum:.3g}, if it was meant as the share that is kept.",

@@ -10,6 +10,7 @@ Fix: the reference's norm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from normkit.doctor.case import Case
@@ -21,11 +22,18 @@ from normkit.inspect.inspection import described
 def check(case: Case) -> Iterator[Found]:
     for mine, theirs in pairs(case):
         a, b = mine.spec, theirs.spec
-        if a.centered == b.centered and a.bias == b.bias and a.running == b.running:
+        differences = [
+            a.centered != b.centered,
+            a.bias != b.bias,
+            a.running != b.running,
+            a.gate != b.gate,
+            not math.isclose(a.factor, b.factor, rel_tol=1e-3),
+        ]
+        if not any(differences):
             continue
         yield at(
             mine,
-            float(a.centered != b.centered) + float(a.bias != b.bias) + float(a.running != b.running),
+            float(sum(differences)),
             f"{described(b)}, as in {theirs.path}",
             f"it is {described(a)}, and the reference has {described(b)}.",
             "use the norm of the reference.",

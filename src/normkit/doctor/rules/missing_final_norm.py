@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from normkit.doctor.case import Case
 from normkit.doctor.rule import Found
-from normkit.inspect.graph import Graph
+from normkit.inspect.graph import Graph, Residual
 from normkit.inspect.operations import PASSES
 
 LEAST = 2  # sublayers that make a stream
@@ -33,13 +33,15 @@ def check(case: Case) -> Iterator[Found]:
     graph = case.inspection.graph
     called = [n for site in case.sites for n in site.nodes]
     pre = {n for site in case.sites if site.place == "pre" for n in site.nodes}
-    post = {n for site in case.sites if site.place in ("post", "out") for n in site.nodes}
+    post = {n for site in case.sites if site.place == "post" for n in site.nodes}
     skips = {r.skip for r in graph.residuals}
     for last in case.residuals:
         if last.node in skips:
             continue
         chain = [r for r in case.residuals if r is last or graph.ancestors[last.node] >> r.node & 1]
-        normed = [r for r in chain if any(graph.is_between(n, r.skip, r.node) for n in pre)]
+        normed = [
+            r for r in chain if any(graph.is_between(n, r.skip, r.node) for n in pre) or _forks_late(graph, r)
+        ]
         others = any(graph.is_between(n, r.skip, r.node) or n == r.skip for n in post for r in chain)
         if len(chain) < LEAST or len(normed) < len(chain) or others:
             continue
@@ -48,8 +50,10 @@ def check(case: Case) -> Iterator[Found]:
         matrices = [  # a head: no norm comes after it, as it does between two stages
             i
             for i in reads
-            if graph.nodes[i].kind == "linear" and not any(graph.ancestors[n] >> i & 1 for n in called)
-        ] or [i for i in reads if _is_memory(graph, i, last.node)]
+            if graph.nodes[i].kind == "linear"
+            and graph.nodes[i].weights
+            and not any(graph.ancestors[n] >> i & 1 for n in called)
+        ] or [i for i in reads if graph.nodes[i].weights and _is_memory(graph, i, last.node)]
         if any(graph.nodes[i].norm is not None for i in reads) or not (is_output or matrices):
             continue
         if is_output and not matrices and reads and not all(i in graph.trace.outputs for i in reads):
@@ -71,6 +75,14 @@ def check(case: Case) -> Iterator[Found]:
             line=case.line(last.node),
             severity=None if matrices and not in_stages else "info",
         )
+
+
+def _forks_late(graph: Graph, r: Residual) -> bool:
+    """A pre-activation block with a projection: norm and activation come before the way divides."""
+    at = r.skip
+    if r.shortcut is not None and graph.nodes[at].kind == "activation":
+        at = graph.root(graph.nodes[at].inputs[0])
+    return r.shortcut is not None and graph.nodes[at].norm is not None
 
 
 def _is_memory(graph: Graph, index: int, stream: int) -> bool:

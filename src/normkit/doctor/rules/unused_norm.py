@@ -39,7 +39,7 @@ def check(case: Case) -> Iterator[Found]:
                 expected="one call at least",
                 message=f"{unused.name} was called 0 times on the batch, while the module that holds it ran.",
                 fix="call it in forward, or delete it.",
-                severity="info" if _mentions(owner, name) else None,
+                severity="info" if _mentions(owner, name, _key(case.model, unused.path)) else None,
             )
 
 
@@ -51,8 +51,15 @@ def _held_by(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     return model.get_submodule(owner), name
 
 
-def _mentions(owner: nn.Module, name: str) -> bool:
-    """Does the code of the module's class speak of it, where it does not build it?"""
+def _key(model: nn.Module, path: str) -> str | None:
+    """Its name in a dict of modules, if it is in one."""
+    holder, _, name = path.rpartition(".")
+    return name if isinstance(model.get_submodule(holder), nn.ModuleDict) else None
+
+
+def _mentions(owner: nn.Module, name: str, key: str | None) -> bool:
+    """Does the code of the module's class speak of it, where it does not build it? Of one in a dict, with its
+    key, or with none that is fixed."""
     overridden: set[str] = set()
     for kind in type(owner).__mro__:
         if kind is nn.Module:
@@ -65,11 +72,19 @@ def _mentions(owner: nn.Module, name: str) -> bool:
             except (OSError, SyntaxError):
                 continue
             words = [_words(node) for node in ast.walk(tree)]
-            if any(_is_meant(name, *found) for found in words if found):
+            spoken = [found for found in words if found]
+            wanted = [name] if key is None or not any(map(_is_fixed, ast.walk(tree))) else [name, key]
+            if all(any(_is_meant(word, *found) for found in spoken) for word in wanted):
                 return True
             if not any(found and found[0] == "super" for found in words):
                 overridden.add(key)
     return False
+
+
+def _is_fixed(node: ast.AST) -> bool:
+    """layers["norm"], and not layers[name]."""
+    index = node.slice if isinstance(node, ast.Subscript) else None
+    return isinstance(index, ast.Constant) and isinstance(index.value, str)
 
 
 def _words(node: ast.AST) -> tuple[str, bool] | None:

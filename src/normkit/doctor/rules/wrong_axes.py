@@ -62,7 +62,10 @@ def _said(site: Site, channel: int | None, usual: Counter[tuple[bool, int]]) -> 
         if site.place in _STREAM and channel != axis and others >= 2:
             return f"it cuts axis {axis - rank} into groups, and the features are on axis {channel - rank}"
         return None
-    if not includes and channel - rank not in spec.axes and -rank not in spec.axes:
+    if rank == 4 and channel == 1 and spec.axes in ((-1,), (-2,)) and min(site.shape[-2:]) > 1:
+        return f"its mean is over axis {spec.axes[0]} of images, not over the other one nor over channels"
+    among_others = site.place in _STREAM and others >= 2
+    if not includes and (-rank not in spec.axes or among_others):
         gains = [p.shape for p in site.module.parameters() if p.numel() > 1]
         over = tuple(site.shape[a] for a in spec.axes)
         on_channel = any(site.shape[channel] in shape for shape in gains) and over != tuple(gains[0])
