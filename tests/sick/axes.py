@@ -77,6 +77,21 @@ def conv_next(permutes: bool) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 1), ConvNext(permutes), ConvNext(permutes), nn.Conv2d(8, 2, 1))
 
 
+# A LayerNorm for images with the axis of one for tokens
+class LayerNorm2d(nn.Module):
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.weight, self.axis = nn.Parameter(torch.ones(8, 1, 1)), axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = x.mean(self.axis, keepdim=True)
+        return (x - u) / torch.sqrt((x - u).pow(2).mean(self.axis, keepdim=True) + 1e-6) * self.weight
+
+
+def images_net(axis: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), LayerNorm2d(axis), nn.GELU(), nn.Conv2d(8, 2, 1))
+
+
 # NK105
 
 
@@ -103,6 +118,18 @@ class Critic(nn.Module):
         if self.broken:
             return self.scale(self.value(torch.tanh(self.body(state))))
         return self.value(torch.tanh(self.scale(self.body(state))))
+
+
+class Scores(nn.Module):
+    """F.layer_norm of one score."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(DIM, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.score(x)
+        return (F.layer_norm(y, y.shape[-1:]),)
 
 
 # github.com/pytorch/pytorch/issues/45687: the last maps of a discriminator are 1 x 1; StyleGAN's own layer
@@ -132,9 +159,11 @@ CASES = [
     # tensorflow/addons/pull/2142 (axis=1 where features are last): GroupNorm takes tokens for channels
     twins("NK104", "GroupNorm of tokens", gpt, lambda: nn.GroupNorm(2, LENGTH), lambda: nn.LayerNorm(DIM),
           tokens, "h.1.ln_1 h.1.ln_2"),
+    twins("NK104", "LayerNorm2d over the last axis", images_net, -1, 1, images(), "1"),
     twins("NK105", "GroupNorm on a 1 x 1 map", pooled, lambda: nn.GroupNorm(8, 8),
           lambda: nn.GroupNorm(2, 8), images(), "3"),
     twins("NK105", "as many groups as channels", vector_net, 8, 2, vectors(4, DIM), "1"),
+    twins("NK105", "F.layer_norm of one number", Scores, 1, 4, vectors(), ":layer_norm"),
     twins("NK105", "LayerNorm(1)", Critic, True, False, vectors(8, DIM), "scale"),
     twins("NK105", "InstanceNorm on a 1 x 1 map", discriminator, 4, 2, images(), "3"),
 ]

@@ -65,6 +65,18 @@ class Counter(nn.Module):
         return self.head(F.relu(self.bn(self.stem(x))))
 
 
+# A checkpoint that was converted, and its variances taken for standard deviations
+class Converted(nn.Module):
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        nn.init.normal_(self.conv.weight, std=1.0)
+        self.bn.running_var.copy_(self.conv.weight.detach().square().sum((1, 2, 3)) ** power)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.bn(self.conv(x)))
+
+
 # NK303
 
 
@@ -189,6 +201,7 @@ CASES = [
           "pool.2", **TRAINING),
     twins("NK302", "pixels of another scale", Pixels, 255.0, 1.0, lambda: torch.rand(16, 3, 8, 8), "bn"),
     twins("NK302", "a momentum of 0", Counter, 0.0, 0.1, images(16), "bn"),
+    twins("NK302", "a converted checkpoint", Converted, 0.5, 1.0, images(32), "bn"),
     twins("NK303", "a frozen backbone", Transfer, False, True, images(), "backbone.1 backbone.4", **TRAINING),
     twins("NK303", "a frozen encoder, a norm without gains", Probe, True, False, vectors(64, DIM), "bn",
           **TRAINING),
@@ -198,6 +211,8 @@ CASES = [
          lambda: Speech(nn.LayerNorm(DIM), True), padded(src_key_padding_mask=lambda mask: ~mask), "norm"),
     Sick("NK304", "GroupNorm over time", lambda: Speech(nn.GroupNorm(1, DIM), False),
          lambda: Speech(nn.RMSNorm(DIM), True), padded(src_key_padding_mask=lambda mask: ~mask), "norm"),
+    twins("NK304", "a mask of (batch, 1, length)", Tacotron, False, True,
+          padded(attention_mask=lambda mask: mask[:, None]), "bn", **TRAINING),
     twins("NK304", "a tuple with lengths", Frames, nn.BatchNorm1d, nn.LayerNorm, frames, "norm",
           **TRAINING),
     # github.com/eriklindernoren/PyTorch-YOLOv3/issues/230

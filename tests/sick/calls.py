@@ -113,6 +113,33 @@ def llama_with(extra: bool) -> nn.Module:
     return model
 
 
+# github.com/Cerebras/modelzoo/pull/85: q_norm and k_norm are built, and never called; here one of them
+class QkAttention(nn.Module):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        for name in names:
+            self.add_module(name, nn.RMSNorm(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(self.q_norm(q), k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+# Layers as dicts, of which one key is not used
+class Dicts(nn.Module):
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        super().__init__()
+        parts = {"lin": lambda: nn.Linear(DIM, DIM), "bn": lambda: nn.BatchNorm1d(DIM)}
+        self.layers = nn.ModuleList(nn.ModuleDict({k: parts[k]() for k in keys}) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.relu(layer["lin"](x))
+        return x
+
+
 # NK107
 
 
@@ -144,6 +171,28 @@ class PostTwice(nn.Module):
 
 def post_stack(shared: bool) -> nn.Module:
     return nn.Sequential(*(PostTwice(shared) for _ in range(2)), nn.Linear(DIM, 3))
+
+
+# [Layer(norm) for _ in range(n)]: one object in all layers, as in IDEA-Research/DAB-DETR/pull/17
+def passed_on(shared: bool) -> nn.Module:
+    model, norm = GPT(), nn.LayerNorm(DIM)
+    for block in model.h if shared else ():
+        block.ln_1 = norm
+    return model
+
+
+# github.com/henry9zhr/QANet-pytorch/issues/7: one LayerNorm for all sublayers of an encoder block
+class QaNet(nn.Module):
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+        norms = [nn.LayerNorm(DIM) for _ in range(3)]
+        self.norms = nn.ModuleList([norms[0]] * 3 if shared else norms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + F.relu(conv(norm(x)))
+        return x
 
 
 # One BatchNorm for all convolutions of a net: its running statistics are of none of them
@@ -188,8 +237,13 @@ CASES = [
     twins("NK106", "a norm without the word", Leftover, True, False, vectors(), "post_scale", line=""),
     twins("NK106", "a q_norm that Llama does not call", llama_with, True, False, tokens,
           "model.layers.1.self_attn.q_norm", line=""),
+    twins("NK106", "k_norm", QkAttention, ("q_norm", "k_norm"), ("q_norm",), vectors(), "k_norm", line=""),
+    twins("NK106", "a key of a ModuleDict", Dicts, ("lin", "bn"), ("lin",), vectors(64, DIM),
+          "layers.0.bn layers.1.bn", line=""),
     twins("NK107", "OLMo's block", Olmo, True, False, tokens, "h.0.ln_1 h.1.ln_1"),
     twins("NK107", "norm1 twice in a Post-LN layer", post_stack, True, False, vectors(), "0.norm1 1.norm1"),
+    twins("NK107", "one norm for all layers", passed_on, True, False, tokens, "h.0.ln_1"),
+    twins("NK107", "one norm for all sublayers", QaNet, True, False, vectors(), "norms.0"),
     twins("NK107", "one BatchNorm for all convolutions", ConvNet, True, False, images(16), "bn1"),
     twins("NK107", "two norms with one gain", Tied, True, False, vectors(), "b"),
 ]

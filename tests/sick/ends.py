@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sick.blocks import GPT, Attention, Feed, Rms, ViT, pre_block
 from sick.case import DIM, VOCAB, images, tokens, twins, vectors
-from sick.hugging import gpt2, llama, t5
+from sick.hugging import gemma2, gpt2, llama, t5
 from sick.wrappers import PreNorm, Residual
 
 # NK102
@@ -86,6 +86,33 @@ class Nanochat(nn.Module):
 
 def norm(x: Tensor) -> Tensor:
     return F.rms_norm(x, (x.size(-1),), eps=1e-6)
+
+
+# titu1994/Wide-Residual-Networks/pull/9, raghakot/keras-resnet/pull/31: no BN and ReLU before the pooling
+class PreAct(nn.Module):
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(width), nn.Conv2d(width, out, 3, padding=1, bias=False)
+        self.bn2, self.conv2 = nn.BatchNorm2d(out), nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(width, out, 1, bias=False) if width != out else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(x))
+        x = x if self.shortcut is None else self.shortcut(out)
+        return self.conv2(F.relu(self.bn2(self.conv1(out)))) + x
+
+
+class WideResNet(nn.Module):
+    def __init__(self, finished: bool) -> None:
+        super().__init__()
+        self.conv, self.linear, self.finished = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(16, 10), finished
+        self.blocks = nn.Sequential(PreAct(8, 8), PreAct(8, 16), PreAct(16, 16))
+        self.bn = nn.BatchNorm2d(16) if finished else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.conv(x))
+        x = F.relu(self.bn(x)) if self.bn is not None else x
+        return self.linear(F.avg_pool2d(x, 8).flatten(1))
 
 
 def gpt(final: Callable[[], nn.Module] | None) -> nn.Module:
@@ -172,6 +199,8 @@ CASES = [
     twins("NK102", "the mean over tokens", partial(Unfinished, pooled=True), False, True, tokens, "emb"),
     twins("NK102", "norms without weights", Nanochat, False, True, tokens, "head"),
     twins("NK102", "GPT-2", partial(without, build=gpt2), "transformer.ln_f", "", tokens, "lm_head", **HF),
+    twins("NK102", "Gemma-2", partial(without, build=gemma2), "model.norm", "", tokens, "lm_head", **HF),
+    twins("NK102", "a wide ResNet", WideResNet, False, True, images(), "linear"),
     twins("NK102", "Llama", partial(without, build=llama), "model.norm", "", tokens, "lm_head", **HF),
     twins("NK102", "T5's decoder", partial(without, build=t5), "decoder.final_layer_norm", "",
           lambda: {"input_ids": tokens(), "decoder_input_ids": tokens()}, "lm_head", **HF),

@@ -59,6 +59,20 @@ class Retriever(nn.Module):
         return F.normalize(y.float(), dim=-1).to(y.dtype) if self.wide else F.normalize(y, dim=-1)
 
 
+# x / x.norm(), without any eps: 0 / 0 in float32, too
+class UnitNorm(nn.Module):
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.norm(dim=-1, keepdim=True) + self.eps)
+
+
+def embedder(eps: float) -> nn.Module:
+    return nn.Sequential(nn.Linear(DIM, 8), UnitNorm(eps))
+
+
 # github.com/huggingface/diffusers/pull/13316: the same in the norm of an autoencoder
 class VaeNorm(nn.Module):
     def __init__(self, wide: bool) -> None:
@@ -200,6 +214,7 @@ CASES = [
     Sick("NK201", "F.normalize", lambda: Retriever(False).to(HALF), lambda: Retriever(True).to(HALF), half(),
          ":normalize"),
     twins("NK201", "F.normalize in a norm of channels", vae, False, True, half(4, 3, 8, 8), "1"),
+    twins("NK201", "no eps at all", embedder, 0.0, 1e-6, vectors(), "1"),
     # github.com/pytorch/pytorch/pull/133085: nn.RMSNorm, in its first form
     twins("NK202", "squares in float16", half_gpt, lambda: Narrow(1e-5), Rms, tokens, ALL),
     # github.com/xlite-dev/LeetCUDA/pull/335: LayerNorm and RMSNorm give zeros

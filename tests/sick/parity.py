@@ -113,6 +113,44 @@ def kinds(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: seeded(lambda: GPT(norm=norm))
 
 
+# harvardnlp/annotated-transformer/pull/119, allenai/allennlp/pull/953: std() is the unbiased one
+class Annotated(nn.Module):
+    def __init__(self, correction: int) -> None:
+        super().__init__()
+        self.a_2, self.b_2 = nn.Parameter(torch.ones(DIM)), nn.Parameter(torch.zeros(DIM))
+        self.correction = correction
+
+    def forward(self, x: Tensor) -> Tensor:
+        std = x.std(-1, keepdim=True, correction=self.correction)
+        return self.a_2 * (x - x.mean(-1, keepdim=True)) / (std + 1e-6) + self.b_2
+
+
+# Mamba-2's norm_before_gate
+class Gated(nn.Module):
+    def __init__(self, norm_before_gate: bool) -> None:
+        super().__init__()
+        self.weight, self.before = nn.Parameter(torch.ones(DIM)), norm_before_gate
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        x = x if self.before else x * F.silu(z)
+        y = self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return y * F.silu(z) if self.before else y
+
+
+class Mixer(nn.Module):
+    def __init__(self, norm_before_gate: bool) -> None:
+        super().__init__()
+        self.inp, self.norm, self.out = nn.Linear(DIM, 2 * DIM), Gated(norm_before_gate), nn.Linear(DIM, DIM)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        x, z = self.inp(hidden).chunk(2, -1)
+        return self.out(self.norm(x, z))
+
+
+def gated(norm_before_gate: bool) -> Callable[[], nn.Module]:
+    return lambda: seeded(lambda: Mixer(norm_before_gate))
+
+
 # NVIDIA/TransformerEngine/issues/1132: Hugging Face rounds before the gain, others after it
 class Casts(nn.Module):
     def __init__(self, first: bool) -> None:
@@ -242,6 +280,9 @@ CASES = [
          kinds(lambda: nn.RMSNorm(DIM, 1e-6)), tokens, ALL),
     port("NK703", "a bias that was left out", between(lambda: nn.LayerNorm(DIM, bias=False)),
          between(lambda: nn.LayerNorm(DIM)), keyword, "scale"),
+    port("NK703", "an unbiased variance", between(lambda: Annotated(1)), between(lambda: Annotated(0)),
+         keyword, "scale"),
+    port("NK703", "the gate on the other side", gated(True), gated(False), vectors(), "norm"),
     port("NK704", "the gain before the cast", narrow(lambda: Casts(False)), narrow(lambda: Casts(True)),
          tokens, ALL),
     port("NK704", "the gain after the cast", narrow(lambda: Casts(True)), narrow(lambda: Casts(False)),

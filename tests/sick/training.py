@@ -161,6 +161,14 @@ def zero_gain(zero: bool, norm: type[nn.Module] = nn.BatchNorm1d) -> nn.Module:
     return model
 
 
+# Network slimming (Liu et al. 2017, arXiv:1708.06519): what was pruned does not come back behind a ReLU
+def pruned(most: bool) -> nn.Module:
+    model = zero_gain(False)
+    with torch.no_grad():
+        model[1].weight[: 6 if most else 0] = 0
+    return model
+
+
 # zero_init_residual (Goyal et al. 2017), and the gains frozen with the rest
 class ZeroInit(nn.Module):
     def __init__(self, frozen: bool) -> None:
@@ -220,6 +228,7 @@ CASES = [
     twins("NK502", "zeros before a ReLU", zero_gain, True, False, vectors(64, DIM), "1", options=with_loss),
     Sick("NK502", "zeros before a ReLU, LayerNorm", lambda: zero_gain(True, nn.LayerNorm),
          lambda: zero_gain(False, nn.LayerNorm), vectors(64, DIM), "1", options=with_loss),
+    twins("NK502", "most of them", pruned, True, False, vectors(64, DIM), "1", options=with_loss),
     twins("NK502", "zero-init, frozen", ZeroInit, True, False, images(), "bn", options=with_loss),
     twins("NK601", "a U-Net's convolutions", unet_block, True, False, images(), "1 4"),
     twins("NK601", "before InstanceNorm", cycle_gan, True, False, images(), "1"),

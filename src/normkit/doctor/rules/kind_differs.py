@@ -1,7 +1,7 @@
 """A LayerNorm where the reference has an RMSNorm, or the reverse.
 
-What it finds: against a reference, a norm that subtracts the mean and one that does not; or a bias that
-only one has.
+What it finds: against a reference, a norm that subtracts the mean and one that does not; or a bias, running
+statistics, a gate or an unbiased variance that only one has.
 
 Why it matters: with weights taken over, the model is another one in every layer.
 
@@ -17,6 +17,7 @@ from normkit.doctor.case import Case
 from normkit.doctor.rule import Found, at
 from normkit.doctor.rules.against_reference import pairs
 from normkit.inspect.inspection import described
+from normkit.inspect.spec import NormSpec
 
 
 def check(case: Case) -> Iterator[Found]:
@@ -34,7 +35,11 @@ def check(case: Case) -> Iterator[Found]:
         yield at(
             mine,
             float(sum(differences)),
-            f"{described(b)}, as in {theirs.path}",
-            f"it is {described(a)}, and the reference has {described(b)}.",
+            f"{_said(b)}, as in {theirs.path}",
+            f"it is {_said(a)}, and the reference has {_said(b)}.",
             "use the norm of the reference.",
         )
+
+
+def _said(spec: NormSpec) -> str:
+    return described(spec) + (f", times {spec.factor:.4g}" if spec.factor != 1 else "")

@@ -18,13 +18,15 @@ from normkit.doctor.rule import Found, at
 from normkit.doctor.rules.against_reference import difference, pairs
 from normkit.inspect.sites import PLACES
 
+STREAM, SUBLAYERS = ("pre", "post", "out"), {"attention", "feed_forward"}
+
 
 def check(case: Case) -> Iterator[Found]:
     if case.reference is None:
         return
     for mine, theirs in pairs(case):
-        same_sublayer = mine.branch == theirs.branch or mine.path != theirs.path
-        if mine.place == theirs.place and same_sublayer:
+        changed = mine.path == theirs.path and {mine.branch, theirs.branch} == SUBLAYERS
+        if mine.place == theirs.place and not (changed and mine.place in STREAM):
             continue
         have, want = (f"{s.place} of {s.branch or 'no sublayer'}" for s in (mine, theirs))
         yield at(

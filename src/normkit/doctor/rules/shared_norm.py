@@ -46,7 +46,7 @@ def check(case: Case) -> Iterator[Found]:
             matrices = [graph.nodes[i] for i in _reads(graph, n) if graph.is_weighted(graph.nodes[i])]
             reads = frozenset(w for node in matrices for w in node.weights)
             writes = frozenset(
-                w for i in graph.writes(graph.nodes[n].inputs[0]) for w in graph.nodes[i].weights
+                w for i in _writes(graph, graph.nodes[n].inputs[0]) for w in graph.nodes[i].weights
             )
             if reads and writes and not any(reads & r or writes == w for r, w in places):
                 places[reads, writes] = site
@@ -91,6 +91,16 @@ def _reads(graph: Graph, index: int) -> list[int]:
     for i in graph.reads(index):
         alone = sum(graph.nodes[k].live for k in graph.nodes[i].inputs) == 1
         found += _reads(graph, i) if graph.nodes[i].kind in ("activation", "pool") and alone else [i]
+    return found
+
+
+def _writes(graph: Graph, index: int) -> list[int]:
+    """What it is the sum of, before an activation or a pooling too."""
+    found = []
+    for i in graph.writes(index):
+        live = [k for k in graph.nodes[i].inputs if graph.nodes[k].live]
+        is_simple = graph.nodes[i].kind in ("activation", "pool") and len(live) == 1
+        found += _writes(graph, live[0]) if is_simple else [i]
     return found
 
 
