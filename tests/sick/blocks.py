@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sick.case import DIM, LENGTH, VOCAB
 
-__all__ = ["GPT", "Attention", "Block", "Feed", "Rms", "ViT", "pre_block"]
+__all__ = ["GPT", "Attention", "Block", "Feed", "Rms", "Step", "ViT", "pre_block"]
 
 
 class Attention(nn.Module):

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sick.blocks import GPT, Attention, Block, Feed, ViT, pre_block
-from sick.case import DIM, images, tokens, twins, vectors
+from sick.blocks import GPT, Attention, Block, Feed, Step, ViT, pre_block
+from sick.case import DIM, LENGTH, images, tokens, twins, vectors
 from sick.hugging import gpt2
 from sick.wrappers import PreNorm, Residual
 
@@ -142,7 +142,31 @@ def noisy() -> dict[str, Tensor]:
     return {"sample": torch.randn(4, 3, 8, 8), "timestep": torch.randn(4, 4)}
 
 
-def alone(step: object) -> nn.Module:
+# minGPT's attention of old, with a mask and a table that are plain attributes, and norms of queries and keys
+class MaskedAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.proj = (nn.Linear(DIM, DIM) for _ in range(4))
+        self.q_norm, self.k_norm = nn.RMSNorm(8), nn.RMSNorm(8)
+        self.mask = torch.full((LENGTH, LENGTH), float("-inf")).triu(1)
+        self.tables = [torch.randn(LENGTH, 8) for _ in range(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (2, 8)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        cos, sin = self.tables
+        q, k = (t * cos + t.flip(-1) * sin for t in (self.q_norm(q), self.k_norm(k)))
+        scores = q @ k.transpose(-2, -1) / 8**0.5 + self.mask
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def min_gpt(step: Step) -> nn.Module:
+    model = GPT(step)
+    for block in model.h:
+        block.attn = MaskedAttention()
+    return model
+
+
+def alone(step: Step) -> nn.Module:
     """A layer by itself."""
     return Block(step, lambda: nn.RMSNorm(DIM))
 
@@ -171,6 +195,8 @@ CASES = [
     twins("NK101", "one block of three", GPT, MIXED, [pre_block] * 3, tokens, "h.1.ln_1 h.1.ln_2"),
     twins("NK101", "blocks as attributes", ViT, second_half_only, pre_block, images(),
           "block1.ln_2 block2.ln_2"),
+    twins("NK101", "a mask that is no buffer", min_gpt, normed_twice_over, pre_block, tokens,
+          "h.0.ln_1 h.1.ln_1"),
     twins("NK101", "a layer by itself", alone, normed_twice_over, pre_block, vectors(), "ln_1"),
     twins("NK101", "both skips of a layer", alone, overwritten, pre_block, vectors(), "ln_1 ln_2"),
     twins("NK101", "functions, in place, in a ModuleDict", RinalmoStack, True, False, vectors(),

@@ -109,6 +109,11 @@ class _Tracer(TorchFunctionMode):
         self.parameters: WeakIdKeyDictionary = WeakIdKeyDictionary()
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self.parameters[tensor] = name
+        for module, name in self.names.items():  # a mask, or a table of rotations, that is no buffer
+            for attribute, value in vars(module).items():
+                if isinstance(value, (Tensor, list, tuple, dict)):
+                    for tensor in tensors_of(value, 2):
+                        self.parameters.setdefault(tensor, f"{name}.{attribute}".lstrip("."))
         self.storages = {_address(p): p for p in model.parameters() if not p.is_meta}
         self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
         self.stack: list[ModuleCall] = []

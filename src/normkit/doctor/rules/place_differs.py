@@ -18,7 +18,9 @@ from normkit.doctor.rule import Found, at
 from normkit.doctor.rules.against_reference import difference, pairs
 from normkit.inspect.sites import PLACES
 
-STREAM, SUBLAYERS = ("pre", "post", "out"), {"attention", "feed_forward"}
+STREAM = ("pre", "post", "out", "final", "stem", "qk", "v")
+SUBLAYERS = {"attention", "feed_forward"}
+SAME = 1e-5  # of the largest output: then it is the same place
 
 
 def check(case: Case) -> Iterator[Found]:
@@ -26,12 +28,14 @@ def check(case: Case) -> Iterator[Found]:
         return
     for mine, theirs in pairs(case):
         changed = mine.path == theirs.path and {mine.branch, theirs.branch} == SUBLAYERS
-        if mine.place == theirs.place and not (changed and mine.place in STREAM):
+        moved = mine.place != theirs.place and (mine.place in STREAM or theirs.place in STREAM)
+        off = difference(case, mine, theirs)
+        if off <= SAME or not (moved or (changed and mine.place in STREAM)):
             continue
         have, want = (f"{s.place} of {s.branch or 'no sublayer'}" for s in (mine, theirs))
         yield at(
             mine,
-            difference(case, mine, theirs),
+            off,
             f"{want}, as {theirs.path}; the same output",
             f"its place is {have} ({PLACES[mine.place]}), and in the reference {want}.",
             "use the placement of the reference.",
