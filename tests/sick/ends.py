@@ -115,6 +115,30 @@ class WideResNet(nn.Module):
         return self.linear(F.avg_pool2d(x, 8).flatten(1))
 
 
+# Qwen-MoE's: tokens in one row, and an expert that all of them share
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(DIM, 2), nn.ModuleList(Feed() for _ in range(2))
+        self.shared, self.gate = Feed(), nn.Linear(DIM, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, DIM)
+        weights = self.router(rows).softmax(-1)
+        y = torch.zeros_like(rows)
+        for i, expert in enumerate(self.experts):
+            chosen = torch.where(weights[:, i] > 0.5)[0]
+            y.index_add_(0, chosen, expert(rows[chosen]) * weights[chosen, i, None])
+        return (y + torch.sigmoid(self.gate(rows)) * self.shared(rows)).reshape(x.shape)
+
+
+def moe(final: type[nn.Module] | None) -> nn.Module:
+    model = gpt(final)
+    for block in model.h:
+        block.mlp = Experts()
+    return model
+
+
 def gpt(final: Callable[[], nn.Module] | None) -> nn.Module:
     return GPT(pre_block, final=final)
 
@@ -200,6 +224,7 @@ CASES = [
     twins("NK102", "norms without weights", Nanochat, False, True, tokens, "head"),
     twins("NK102", "GPT-2", partial(without, build=gpt2), "transformer.ln_f", "", tokens, "lm_head", **HF),
     twins("NK102", "Gemma-2", partial(without, build=gemma2), "model.norm", "", tokens, "lm_head", **HF),
+    twins("NK102", "a mixture of experts", moe, nn.Identity, None, tokens, "lm_head"),
     twins("NK102", "a wide ResNet", WideResNet, False, True, images(), "linear"),
     twins("NK102", "Llama", partial(without, build=llama), "model.norm", "", tokens, "lm_head", **HF),
     twins("NK102", "T5's decoder", partial(without, build=t5), "decoder.final_layer_norm", "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 from normkit.inspect.operations import MOVES, PASSES, WEIGHTED
 from normkit.inspect.record import Node, Trace
@@ -162,7 +163,12 @@ class Graph:
 
     def _residual(self, index: int, leaves: list[int]) -> Residual | None:
         shape = self.nodes[index].shape
-        terms = [i for i in leaves if self.nodes[i].shape[-2:] == shape[-2:]]  # no mask of all rows
+        terms = [  # a mask of all rows is none; what experts give may have no axis for the batch
+            i
+            for i in leaves
+            if self.nodes[i].shape[-2:] == shape[-2:]
+            or (self.nodes[i].shape[-1:] == shape[-1:] and prod(self.nodes[i].shape) == prod(shape))
+        ]
         best: tuple[int, int] | None = None
         for skip in terms:
             root = self.root(skip)
