@@ -134,6 +134,8 @@ LAYERS = [
         "placement",
         "pytest_plugin",
         "doctor",
+        "surgery",
+        "loading",
         "inspect",
         "norms",
         "functional",

@@ -99,9 +99,9 @@ def _examine(
         show("loading torch")
         from normkit import doctor as examining
         from normkit.doctor.fixing import make_fixes
-        from normkit.doctor.folder import with_random_weights
+        from normkit.loading.folder import with_random_weights
         from normkit.doctor.rules import rules_for
-        from normkit.doctor.target import load, load_model
+        from normkit.loading.target import load, load_model
         from normkit.errors import NormkitError
 
         chosen: dict[str, Any] = {"select": ",".join(select), "ignore": ",".join(ignore)}

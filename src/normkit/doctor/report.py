@@ -119,7 +119,7 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """As one page without any other file; as JSON if the name ends so."""
         from normkit.doctor.page import render
-        from normkit.doctor.writing import write
+        from normkit.loading.writing import write
 
         path = Path(path)
         return write(path, self.to_json() if path.suffix == ".json" else render(self))

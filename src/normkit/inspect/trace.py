@@ -28,7 +28,7 @@ from normkit.inspect.record import ModuleCall, Node, NormCall, NotNorm, Trace
 from normkit.inspect.source_line import calling_line
 from normkit.inspect.spec import NormSpec
 
-__all__ = ["Observer", "tensors_of", "trace"]
+__all__ = ["Observer", "tensors_of", "trace", "watched"]
 
 UNKNOWN = NormSpec(True, (-1,), None, 0.0, True, None, False, False, None, None, 1.0)  # until it is found out
 Observer = Callable[[Node, Tensor, list[Tensor]], None]
@@ -56,20 +56,29 @@ def trace(
     tracer = _Tracer(model, observe)
     for tensor in tensors_of(inputs):
         tracer.new_node("input", "input", (), tensor)
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the model's own run says them
-        stack.enter_context(_patched(nn.Module, "__call__", tracer.module_call(nn.Module.__call__)))
-        # Whoever fuses a norm into what stands beside it calls the module where somebody watches.
-        hook = register_module_forward_pre_hook(lambda module, args: None)
-        stack.callback(hook.remove)
-        stack.enter_context(_no_fast_path())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+    with ExitStack() as stack:
+        stack.enter_context(watched(tracer.module_call))
         stack.callback(tracer.put_back)
         stack.enter_context(tracer)
         tracer.graph.result = call()
     graph = tracer.finish()
     graph.outputs = tuple(tracer.known[t] for t in tensors_of(graph.result) if t in tracer.known)
     return graph
+
+
+@contextmanager
+def watched(module_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Every call of a module goes through ``module_call(nn.Module.__call__)``, and none is fused, compiled or
+    taken by a fast path."""
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the model's own run says them
+        stack.enter_context(_patched(nn.Module, "__call__", module_call(nn.Module.__call__)))
+        # Whoever fuses a norm into what stands beside it calls the module where somebody watches.
+        hook = register_module_forward_pre_hook(lambda module, args: None)
+        stack.callback(hook.remove)
+        stack.enter_context(_no_fast_path())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 @contextmanager

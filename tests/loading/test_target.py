@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from normkit.doctor import doctor, target
-from normkit.doctor.folder import with_random_weights
+from normkit.doctor import doctor
+from normkit.loading import target
+from normkit.loading.folder import with_random_weights
 from normkit.errors import NormkitError
 
 CONFIG = {
@@ -180,7 +181,7 @@ def test_a_model_that_the_meta_device_cannot_run_gets_random_weights_if_it_is_sm
     assert not any(p.is_meta for p in made_up.parameters())
     assert not made_up.training
     assert with_random_weights(made_up) is None, "it has numbers"
-    monkeypatch.setattr("normkit.doctor.folder.SMALL", 100)
+    monkeypatch.setattr("normkit.loading.folder.SMALL", 100)
     assert with_random_weights(model) is None
     assert with_random_weights(torch.nn.LayerNorm(4, device="meta")) is None
 
@@ -331,7 +332,7 @@ def test_without_transformers_it_says_how_to_install_it(here, monkeypatch):
 
 
 def test_more_weights_than_memory_are_left_alone(here, weights, monkeypatch):
-    from normkit.doctor import safetensors_files
+    from normkit.loading import safetensors_files
 
     monkeypatch.setattr(safetensors_files, "_memory", lambda: 1000)
     notes = []

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normkit.doctor.folder import load_folder
+from normkit.loading.folder import load_folder
 from normkit.errors import NormkitError, user_error
 
 __all__ = ["load", "load_batch", "load_model"]

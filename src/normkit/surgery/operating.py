@@ -1,0 +1,163 @@
+"""One way to operate: plan, prove on a copy, change the model, compare, certify. All of it, or nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from normkit.errors import user_error
+from normkit.inspect.batch import build_batch, unwrap
+from normkit.inspect.edit import Edit, Edits
+from normkit.inspect.trace import tensors_of
+from normkit.surgery.certificate import Certificate, Left, changes, digests, model_hash
+from normkit.surgery.proving import Proof, difference, outputs, prove
+from normkit.surgery.subject import Norm
+
+__all__ = ["Plan", "checked_model", "operate", "progress", "told"]
+
+# Of the largest output, on the model itself: what rounding may do to it. More is a bug of ours.
+ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-2, torch.float16: 0.2, torch.bfloat16: 0.5}
+
+
+@dataclass
+class Plan:
+    """What a surgery would do to a model, or to a copy of it.
+
+    edits    for a model of this structure, the changes in order
+    exact    whether it must compute the same then
+    """
+
+    surgery: str
+    edits: Callable[[nn.Module], list[Edit]]
+    norms: Sequence[Norm] = ()
+    left: list[Left] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    exact: bool = True
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+_told = threading.local()
+
+
+@contextmanager
+def progress(say: Callable[[str], None]) -> Iterator[None]:
+    """``say`` hears what is going on, of every surgery within."""
+    before = getattr(_told, "say", None)
+    _told.say = say
+    try:
+        yield
+    finally:
+        _told.say = before
+
+
+def told(words: str) -> None:
+    say = getattr(_told, "say", None)
+    if say is not None:
+        say(words)
+
+
+def checked_model(surgery: str, model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise user_error(f"{surgery} got {type(model).__name__}.", expected="a torch.nn.Module")
+    return unwrap(model)
+
+
+def batch_for(model: nn.Module, batch: Any) -> Any:
+    return build_batch(model) if batch is None else batch
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode; every module is in its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def operate(model: nn.Module, batch: Any, plan: Plan) -> Certificate:
+    """Carry it out. An edit that fails its check is rolled back, and the error says what differed."""
+    on_meta = any(p.is_meta for p in model.parameters())
+    if on_meta:
+        raise user_error(
+            f"{plan.surgery} got a model on the meta device, which has no numbers.",
+            fix="load the weights; dry_run=True shows the plan without them.",
+        )
+    with evaluating(model):
+        planned = plan.edits(model)
+        proof = None
+        if planned and plan.exact:
+            proof = prove(model, batch, plan.norms, plan.edits, told)
+            if not proof.holds:
+                raise _not_proven(plan, proof)
+        told("hashing")
+        state = digests(model)
+        before = outputs_of(model, batch) if planned else {}
+        edits = Edits(planned)
+        told("changing the model")
+        edits.apply()
+        try:
+            drift, where = difference(before, outputs_of(model, batch)) if planned else (0.0, "")
+            limit = _limit(model)
+            if plan.exact and not drift <= limit:
+                raise user_error(
+                    f"{plan.surgery} changes {where} of this model by {drift:.2g} of the largest number: it "
+                    f"was undone.",
+                    expected=f"at most {limit:.2g}, as its dtype rounds",
+                )
+            new_state = digests(model)
+        except BaseException:  # Ctrl-C too
+            edits.undo()
+            raise
+    return Certificate(
+        plan.surgery,
+        plan.exact,
+        edits,
+        tuple(plan.left),
+        changes(state, new_state),
+        proof.error if proof else None,
+        proof.gradients if proof else None,
+        proof.tolerance if proof else None,
+        proof.floor if proof else None,
+        drift if planned else None,
+        model_hash(state),
+        model_hash(new_state),
+        tuple(plan.notes),
+        plan.arguments,
+        _described(batch),
+        proof.dtype if proof else "",
+    )
+
+
+def outputs_of(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+    with torch.no_grad():
+        return outputs(model, batch)
+
+
+def _limit(model: nn.Module) -> float:
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
+    return max(ROUNDING.get(dtype, 0.5) for dtype in dtypes)
+
+
+def _not_proven(plan: Plan, proof: Proof) -> Exception:
+    return user_error(
+        f"{plan.surgery} is not proven: {proof.where} differs by "
+        f"{max(proof.error, proof.gradients or 0.0):.2g} of its largest number on a copy with random norms. "
+        "The model was not changed.",
+        expected=f"at most {proof.tolerance:.2g}",
+        fix="the model does something with these norms that cannot be seen: please report it.",
+    )
+
+
+def _described(batch: Any) -> str:
+    shapes = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
+    return ", ".join(shapes)

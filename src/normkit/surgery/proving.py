@@ -1,0 +1,279 @@
+"""The proof of an edit: the same change to a copy whose norms are random, compared in float64.
+
+With a gain of 1 and a bias of 0, as in a fresh model, a wrong edit would show nothing. What a model rounds to
+float32 on the way is computed in float64 here too; where that cannot be, the bound is twice what a last-digit
+change of all parameters does to the model before the edit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from normkit.errors import NormkitError, user_error
+from normkit.inspect.batch import prepare
+from normkit.inspect.edit import Edit, Edits
+from normkit.inspect.operations import kind_of, name_of
+from normkit.inspect.trace import tensors_of, watched
+from normkit.inspect.untouched import untouched
+from normkit.surgery.subject import Norm
+
+__all__ = ["BOUND", "Proof", "difference", "outputs", "prove"]
+
+BOUND = 1e-10
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the comparison gave: differences of the largest number of each tensor, the largest of them.
+
+    error       of the outputs
+    gradients   of the gradients of all parameters that the edit leaves as they are; None: no gradient came
+    tolerance   1e-10, or twice the noise floor
+    floor       what changes of 1e-14 in all parameters do to the outputs; None: nobody needed to ask
+    where       the first thing that differs most, if something differs too much
+    """
+
+    error: float
+    gradients: float | None
+    tolerance: float
+    floor: float | None
+    dtype: str
+    where: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return max(self.error, self.gradients or 0.0) <= self.tolerance
+
+
+class _Wide(TorchFunctionMode):
+    """float64 wherever the code asks for less."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = name_of(func)
+        if name in ("float", "half", "bfloat16"):
+            return args[0].double()
+        if any(a in NARROW for a in args if isinstance(a, torch.dtype)):
+            args = tuple(torch.float64 if isinstance(a, torch.dtype) and a in NARROW else a for a in args)
+        if kwargs.get("dtype") in NARROW:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        if name in ("_grouped_mm", "grouped_mm"):
+            return _grouped_product(*_widened(args), **_widened(kwargs))
+        if kind_of(name) in ("linear", "conv", "attention", "norm", "add", "mul", "join"):
+            args, kwargs = (_widened(v) for v in (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _grouped_product(x: Tensor, weight: Tensor, offs: Tensor | None = None, **more: Any) -> Tensor:
+    """torch's own has no float64: each expert's rows by its matrix."""
+    if offs is None or x.ndim != 2 or weight.ndim != 3 or any(v is not None for v in more.values()):
+        raise NotImplementedError("grouped_mm of another form")
+    stops = offs.tolist()
+    rows = [
+        x[start:stop] @ weight[k] for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
+    ]
+    rest = x.new_zeros(x.shape[0] - stops[-1], weight.shape[-1])
+    return torch.cat([*rows, rest])
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in NARROW and not isinstance(value, nn.Parameter):
+        return value.double()
+    if type(value) in (tuple, list):
+        return type(value)(_widened(v) for v in value)
+    if type(value) is dict:
+        return {k: _widened(v) for k, v in value.items()}
+    return value
+
+
+def prove(
+    model: nn.Module,
+    batch: Any,
+    norms: Sequence[Norm],
+    edits: Callable[[nn.Module], list[Edit]],
+    say: Say = lambda words: None,
+) -> Proof:
+    """``edits`` of a copy of the model, against the copy before."""
+    say("copying the model")
+    wide = _copied(model).to(torch.float64)
+    randomise(wide, norms)
+    try:
+        return _compare(wide, batch, edits, say, wide=True)
+    except NormkitError:
+        raise
+    except Exception:  # there is code in it that has no float64
+        narrow = _copied(model)
+        randomise(narrow, norms)
+        return _compare(narrow, batch, edits, say, wide=False)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model).eval() if not model.training else copy.deepcopy(model)
+    except Exception as error:
+        raise user_error(
+            f"{type(model).__name__} cannot be copied, and nothing is proven without a copy: {error}",
+            fix="detach() tensors that are attributes of its modules.",
+        ) from error
+
+
+def _compare(
+    model: nn.Module, batch: Any, edits: Callable[[nn.Module], list[Edit]], say: Say, *, wide: bool
+) -> Proof:
+    say("the copy before")
+    before, gradients = _run(model, batch, wide)
+    old = _identities(model)
+    changes = Edits(edits(model))
+    changes.apply()
+    unchanged = {name for name, identity in _identities(model).items() if old.get(name) == identity}
+    say("the copy after")
+    after, new_gradients = _run(model, batch, wide)
+    error, where = difference(before, after)
+    grad_error, grad_where = None, ""
+    if gradients is not None and new_gradients is not None:
+        names = sorted(unchanged & gradients.keys() & new_gradients.keys())
+        grad_error, grad_where = difference(
+            {n: gradients[n] for n in names}, {n: new_gradients[n] for n in names}, scale=_largest(gradients)
+        )
+    worst = max(error, grad_error or 0.0)
+    floor, tolerance = None, BOUND
+    if worst > BOUND:
+        say("the noise floor")
+        changes.undo()
+        floor = _floor(model, batch, before, wide)
+        tolerance = max(BOUND, 2 * floor)
+    culprit = where if error > tolerance else f"the gradient of {grad_where}"
+    return Proof(
+        error,
+        grad_error,
+        tolerance,
+        floor,
+        "float64" if wide else "its own dtype",
+        culprit if worst > tolerance else "",
+    )
+
+
+Named = dict[str, Tensor]
+
+
+def _identities(model: nn.Module) -> dict[str, tuple[int, int, int]]:
+    """Which tensor a name means, how often it was written to, and how many names it has."""
+    names: dict[int, list[str]] = {}
+    found = dict(model.named_parameters(remove_duplicate=False))
+    for name, parameter in found.items():
+        names.setdefault(id(parameter), []).append(name)
+    return {n: (id(p), p._version, len(names[id(p)])) for n, p in found.items()}
+
+
+def _run(model: nn.Module, batch: Any, wide: bool) -> tuple[Named, Named | None]:
+    """Outputs; gradients of a random sum of them, by parameter, if it has any."""
+    parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+    try:
+        with torch.enable_grad():
+            found = outputs(model, batch, wide=wide)
+            grads = _gradients(found, parameters)
+    except Exception:  # in evaluation mode there are models that refuse to be differentiated
+        with torch.no_grad():
+            found, grads = outputs(model, batch, wide=wide), None
+    return {n: t.detach() for n, t in found.items()}, grads
+
+
+def _gradients(found: Named, parameters: dict[str, nn.Parameter]) -> Named | None:
+    generator = torch.Generator("cpu").manual_seed(0)
+    terms = []
+    for tensor in found.values():
+        if tensor.requires_grad:
+            weights = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+            terms.append((tensor * weights.to(tensor.device)).mean())
+    if not terms:
+        return None
+    made = torch.autograd.grad(sum(terms[1:], terms[0]), list(parameters.values()), allow_unused=True)
+    return {n: g.detach() for n, g in zip(parameters, made, strict=True) if g is not None}
+
+
+def outputs(model: nn.Module, batch: Any, *, wide: bool = False) -> Named:
+    """All floating-point tensors that the model returns, by their number."""
+    args, kwargs = prepare(model, batch)
+    if wide:
+        args, kwargs = _widened(args), _widened(kwargs)
+    with untouched(model), watched(lambda original: original):
+        torch.manual_seed(0)  # of a model that draws numbers; the states outside are kept
+        if wide:
+            with _Wide():
+                result = model(*args, **kwargs)
+        else:
+            result = model(*args, **kwargs)
+    found = [t for t in tensors_of(result) if t.is_floating_point()]
+    return {f"output {k}" if len(found) > 1 else "the output": t for k, t in enumerate(found)}
+
+
+def difference(before: Named, after: Named, scale: float = 0.0) -> tuple[float, str]:
+    """The largest, of the largest number of its tensor, and where it is. ``scale``: tensors that are nothing
+    but rounding beside the others are measured by them."""
+    if [t.shape for t in before.values()] != [t.shape for t in after.values()]:
+        return float("inf"), "the shapes of the outputs"
+    worst, where = 0.0, ""
+    for name, a in before.items():
+        b = after[name]
+        if a.numel() == 0 or a.is_meta:
+            continue
+        a, b = a.double(), b.double()
+        same = (a == b) | (a.isnan() & b.isnan())
+        off = float((a - b).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).max())
+        size = max(float(a.nan_to_num(0, 0, 0).abs().max()), 1e-6 * scale, 1e-300)
+        if off / size > worst:
+            worst, where = off / size, name
+    return worst, where
+
+
+def _largest(tensors: Named) -> float:
+    return max((float(t.nan_to_num(0, 0, 0).abs().max()) for t in tensors.values() if t.numel()), default=0.0)
+
+
+@torch.no_grad()
+def randomise(model: nn.Module, norms: Sequence[Norm]) -> None:
+    """Gains, biases and running statistics of all norms: far from 1 and from 0, the same each time."""
+    generator = torch.Generator("cpu").manual_seed(1)
+
+    def between(like: Tensor, low: float, high: float) -> Tensor:
+        numbers = torch.rand(like.shape, generator=generator, dtype=torch.float64)
+        return (low + (high - low) * numbers).to(like.device, like.dtype)
+
+    by_name = dict(model.named_parameters())
+    for norm in norms:
+        if norm.gain is not None and norm.gain in by_name:
+            gain = by_name[norm.gain]
+            gain.copy_(between(gain, 0.5, 1.5) - (1.0 if norm.spec.gain == "1 + w" else 0.0))
+        if norm.bias is not None and norm.bias in by_name:
+            bias = by_name[norm.bias]
+            bias.copy_(between(bias, -0.5, 0.5))
+        module = model.get_submodule(norm.path) if not norm.is_function else None
+        mean, var = (getattr(module, n, None) for n in ("running_mean", "running_var"))
+        if isinstance(mean, Tensor) and isinstance(var, Tensor):
+            # where they are: others would drive what follows out of any range
+            spread = var.sqrt()
+            mean.add_(between(mean, -0.5, 0.5) * spread)
+            var.mul_(between(var, 0.5, 2.0))
+
+
+@torch.no_grad()
+def _floor(model: nn.Module, batch: Any, before: Named, wide: bool) -> float:
+    """What the last digit of every parameter is worth."""
+    generator = torch.Generator("cpu").manual_seed(2)
+    step = 1e-14 if wide else 6e-8
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2.0 - 1.0
+            parameter.mul_(1 + step * sign.to(parameter.device, parameter.dtype))
+    return difference(before, outputs(model, batch, wide=wide))[0]
