@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from normkit import checks, norms
@@ -64,33 +65,34 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie") -> Plan:
         why = _is_none(norm)
         if why is None:
             candidates.append(norm)
-        elif norm.spec.centered:
+        elif norm.spec.kind == "layer":
             left.append(Left(norm.path, why))
-    streams: list[tuple[Stream, dict[tuple[str, str], str]]] = []
-    for stream in find_streams(subject, candidates):
-        try:
-            if stream.why:
-                raise RefusedError(stream.why)
-            streams.append((stream, _ties(subject, stream, tied == "untie")))
-        except RefusedError as reason:
-            left += [Left(norm.path, str(reason)) for norm in stream.norms]
-    if not candidates and not left:
-        left.append(Left("", "it has no LayerNorm"))
+    streams = find_streams(subject, candidates)
+    for stream in streams:
+        if not stream.why and not any(_is_residual(subject, norm) for norm in stream.norms):
+            stream.why = "it is on no residual stream"
+    ties: dict[tuple[str, str], str] = {}
+    while sound := [stream for stream in streams if not stream.why]:
+        ties, refused = _ties(subject, sound, tied == "untie"), [s for s in sound if s.why]
+        if not refused:
+            break
+    for stream in streams:
+        left += [Left(norm.path, stream.why) for norm in stream.norms if stream.why]
     plain = {
         norm.key
-        for stream, _ in streams
+        for stream in sound
         for norm in stream.norms
         if norm.bias is not None and _is_zero(model, norm.bias)
     }
     kept = [replace(n, bias=None) if n.key in plain else n for n in subject.norms]
 
     def edits(target: nn.Module) -> list[Edit]:
-        return [edit for stream, ties in streams for edit in _edits(target, subject, stream, ties, plain)]
+        return _edits(target, subject, sound, ties, plain) if sound else []
 
     notes = []
-    if streams and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
+    if sound and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
         notes.append("It has dropout: in training, what that leaves has a mean, and outputs differ by it.")
-    return Plan("center_to_rms", edits, kept, left, notes, arguments={"tied": tied})
+    return Plan("center_to_rms", edits, kept, left, notes, arguments={"tied": tied}, is_refused=bool(left) and not sound)
 
 
 def _is_none(norm: Norm) -> str | None:
@@ -112,79 +114,107 @@ def _is_zero(model: nn.Module, name: str) -> bool:
     return not tensor.is_meta and not bool(tensor.any())
 
 
-def _ties(subject: Subject, stream: Stream, may_untie: bool) -> dict[tuple[str, str], str]:
-    """Heads that share a weight with a writer. Any other use of a writer's parameters is refused."""
-    flow = subject.flow
+def _is_residual(subject: Subject, norm: Norm) -> bool:
+    return any(
+        site.place in ("pre", "final", "transition", "head")
+        for site in subject.inspection.sites
+        if site.path == norm.path
+    )
+
+
+def _ties(subject: Subject, streams: list[Stream], may_untie: bool) -> dict[tuple[str, str], str]:
+    """Heads that share a weight with a writer. A stream is refused if its writers are used in any other way."""
     found: dict[tuple[str, str], str] = {}
-    numbers = {use.number for use in stream.uses}
-    for use in stream.uses:
-        name = use.weight.name
-        for other in flow.uses:
-            if other.weight.name != name or other.number in numbers:
-                continue
-            module = subject.model.get_submodule(other.module)
-            parameter = tensor_at(subject.model, name)
-            attribute = next((n for n, p in module._parameters.items() if p is parameter), None)
-            if use.name != "embedding" or attribute is None or other.module == use.module:
-                raise RefusedError(f"{name} is used in {other.module} too")
-            if not may_untie:
-                raise RefusedError(f"{other.module}.{attribute} is tied to the embedding {name}")
-            found[other.module, attribute] = name
-        same = [u for u in stream.uses if u.weight.name == name]
-        if any(u.out_axes != use.out_axes or _out_axis(subject, u) is None for u in same):
-            raise RefusedError(f"{name} writes in several ways")
-        if name in flow.params or name in stream.parameters:
-            raise RefusedError(f"{name} is read elsewhere too")
-    for name in stream.parameters:
-        if name in flow.params or any(u.weight.name == name for u in flow.uses):
-            raise RefusedError(f"{name} is read elsewhere too")
-    biases = {use.bias.name: use for use in stream.uses if use.bias is not None}
-    for use in flow.uses:
-        if use.bias is not None and use.bias.name in biases and use.number not in numbers:
-            raise RefusedError(f"{use.bias.name} is read in {use.module} too")
+    numbers = {use.number for stream in streams for use in stream.uses}
+    for stream in streams:
+        try:
+            for use in stream.uses:
+                found |= _ties_of(subject, use, numbers, may_untie)
+            for name in stream.parameters:
+                if name in subject.flow.params or any(u.weight.name == name for u in subject.flow.uses):
+                    raise RefusedError(f"{name} is read elsewhere too")
+        except RefusedError as reason:
+            stream.why = str(reason)
+    return found
+
+
+def _ties_of(
+    subject: Subject, use: Use, numbers: set[int], may_untie: bool
+) -> dict[tuple[str, str], str]:
+    flow, name = subject.flow, use.weight.name
+    parameter = tensor_at(subject.model, name)
+    found: dict[tuple[str, str], str] = {}
+    if _out_axis(subject, use) is None:
+        raise RefusedError(f"of {name} a part is read")
+    if name in flow.params or any(s.kind == "parameter" and s.name == name for s in flow.labels.sources):
+        raise RefusedError(f"{name} is read elsewhere too")
+    list(twins(subject, name, parameter))
+    for other in flow.uses:
+        bias = use.bias.name if use.bias is not None else None
+        if bias is not None and other.bias is not None and other.bias.name == bias:
+            if other.number not in numbers:
+                raise RefusedError(f"{bias} is read in {other.module} too")
+        if other.weight.name != name:
+            continue
+        if other.number in numbers:
+            if _out_axis(subject, other) != _out_axis(subject, use):
+                raise RefusedError(f"{name} writes in several ways")
+            continue
+        module = subject.model.get_submodule(other.module)
+        attribute = next((n for n, p in module._parameters.items() if p is parameter), None)
+        is_head = use.name == "embedding" != other.name and other.module != use.module
+        if not is_head or attribute is None:
+            raise RefusedError(f"{name} is used in {other.module} too")
+        if not may_untie:
+            raise RefusedError(f"{other.module}.{attribute} is tied to the embedding {name}")
+        found[other.module, attribute] = name
     return found
 
 
 def _out_axis(subject: Subject, use: Use) -> int | None:
     """The axis of the parameter along which the channels of the stream stand."""
-    shape = tuple(tensor_at(subject.model, use.weight.name).shape)
-    if use.groups > 1 and use.transposed:
-        return None
     if use.weight.index is None:
         return use.out_axes[0]
-    if len(shape) == 3 and shape[1:] == use.weight_shape:  # an expert of several
-        return use.out_axes[0] + 1
-    return None
+    # A view: how far apart its channels are says which axis of the parameter they are.
+    parameter = tensor_at(subject.model, use.weight.name)
+    channels = use.weight.index.movedim(use.out_axes[0], 0)
+    steps = torch.unique(channels.diff(dim=0)).tolist()
+    strides = torch.empty(parameter.shape, device="meta").stride()
+    found = [
+        axis
+        for axis, (size, stride) in enumerate(zip(parameter.shape, strides, strict=True))
+        if size == len(channels) and steps == [stride]
+    ]
+    return found[0] if found else None
 
 
 def _edits(
     model: nn.Module,
     subject: Subject,
-    stream: Stream,
+    streams: list[Stream],
     ties: dict[tuple[str, str], str],
     plain: set[str],
 ) -> list[Edit]:
     found = [untie(model, path, name, other) for (path, name), other in ties.items()]
     axes: dict[str, int] = {}
-    for use in stream.uses:
+    for use in (use for stream in streams for use in stream.uses):
         axis = _out_axis(subject, use)
         assert axis is not None
-        parameter = tensor_at(subject.model, use.weight.name)
-        for name in (use.weight.name, *twins(subject, use.weight.name, parameter)):
-            axes[name] = axis
-        if use.bias is not None:
-            bias = tensor_at(subject.model, use.bias.name)
-            for name in (use.bias.name, *twins(subject, use.bias.name, bias)):
-                axes[name] = -1
-    axes |= dict.fromkeys(stream.parameters, -1)
+        axes |= dict.fromkeys(_and_twins(subject, use.weight.name), axis)
+        axes |= dict.fromkeys(_and_twins(subject, use.bias.name) if use.bias is not None else (), -1)
+    axes |= {name: -1 for stream in streams for name in stream.parameters}
     found += [write(model, name, "loses its mean over channels", _Centred(axis)) for name, axis in axes.items()]
-    for norm in stream.norms:
+    for norm in (norm for stream in streams for norm in stream.norms):
         keeps = norm.bias is not None and norm.key not in plain
         new = "normkit.Norm with center=False" if keeps else "normkit.RMSNorm"
         found.append(
             replace_module(model, norm.path, f"LayerNorm becomes {new}", partial(_rms, norm, keeps))
         )
     return found
+
+
+def _and_twins(subject: Subject, name: str) -> list[str]:
+    return [name, *twins(subject, name, tensor_at(subject.model, name))]
 
 
 class _Centred:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normkit.errors import user_error
 from normkit.inspect.edit import Edit
 
-__all__ = ["add_bias", "replace_module", "tensor_at", "untie", "write"]
+__all__ = ["add_bias", "remove_parameter", "replace_module", "tensor_at", "untie", "write"]
 
 Undo = Callable[[], None]
 
@@ -58,7 +58,9 @@ def add_bias(model: nn.Module, path: str) -> Edit:
         module = model.get_submodule(path)
         weight = module._parameters["weight"]
         assert weight is not None and module._parameters["bias"] is None
-        bias = torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
+        groups = getattr(module, "groups", 1)
+        size = weight.shape[1] * groups if getattr(module, "transposed", False) else weight.shape[0]
+        bias = torch.zeros(size, dtype=weight.dtype, device=weight.device)
         module._parameters["bias"] = nn.Parameter(bias, requires_grad=weight.requires_grad)
 
         def undo() -> None:
@@ -67,6 +69,23 @@ def add_bias(model: nn.Module, path: str) -> Edit:
         return undo
 
     return Edit(f"{path}.bias", "a new parameter of zeros", make)
+
+
+def remove_parameter(model: nn.Module, name: str, what: str) -> Edit:
+    """None in its place."""
+
+    def make() -> Undo:
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        before = module._parameters[attribute]
+        module._parameters[attribute] = None
+
+        def undo() -> None:
+            module._parameters[attribute] = before
+
+        return undo
+
+    return Edit(name, what, make)
 
 
 def untie(model: nn.Module, path: str, attribute: str, other: str) -> Edit:

@@ -63,6 +63,7 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie", new_biases: bool 
     with evaluating(model):
         subject = examine(model, batch)
     folds: list[Fold] = []
+    can_be_done = False
     left: list[Left] = []
     notes: list[str] = []
     for norm in subject.norms:
@@ -72,6 +73,7 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie", new_biases: bool 
             fold = plan_fold(subject, norm, untie=tied == "untie", new_biases=new_biases)
             if fold.shifts is None and norm.bias is not None:
                 _refuse_division(model, norm, fold)
+            can_be_done = True
             if not is_neutral(model, norm, fold):
                 folds.append(fold)
         except RefusedError as reason:
@@ -91,7 +93,7 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie", new_biases: bool 
         return [edit for fold in folds for edit in _edits(target, fold)]
 
     arguments = {"tied": tied, "new_biases": new_biases}
-    return Plan("fold_affine", edits, subject.norms, left, notes, arguments=arguments)
+    return Plan("fold_affine", edits, subject.norms, left, notes, arguments=arguments, is_refused=bool(left) and not can_be_done)
 
 
 def is_neutral(model: nn.Module, norm: Norm, fold: Fold) -> bool:

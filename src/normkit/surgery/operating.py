@@ -14,6 +14,7 @@ from torch import nn
 from normkit.errors import user_error
 from normkit.inspect.batch import build_batch, unwrap
 from normkit.inspect.edit import Edit, Edits
+from normkit.inspect.sites import folded
 from normkit.inspect.trace import tensors_of
 from normkit.surgery.certificate import Certificate, Left, changes, digests, model_hash
 from normkit.surgery.proving import Proof, difference, outputs, prove
@@ -31,6 +32,7 @@ class Plan:
 
     edits    for a model of this structure, the changes in order
     exact    whether it must compute the same then
+    is_refused   nothing of it can be done
     """
 
     surgery: str
@@ -40,6 +42,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
     exact: bool = True
     arguments: dict[str, Any] = field(default_factory=dict)
+    is_refused: bool = False
 
 
 _told = threading.local()
@@ -92,6 +95,8 @@ def operate(model: nn.Module, batch: Any, plan: Plan) -> Certificate:
             f"{plan.surgery} got a model on the meta device, which has no numbers.",
             fix="load the weights; dry_run=True shows the plan without them.",
         )
+    if plan.is_refused:
+        raise _refused(plan)
     with evaluating(model):
         planned = plan.edits(model)
         proof = None
@@ -146,6 +151,20 @@ def outputs_of(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
 def _limit(model: nn.Module) -> float:
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
     return max(ROUNDING.get(dtype, 0.5) for dtype in dtypes)
+
+
+def _refused(plan: Plan) -> Exception:
+    """Reasons, the most common first."""
+    reasons: dict[str, list[str]] = {}
+    for entry in plan.left:
+        reasons.setdefault(folded(entry.why), []).append(entry.path)
+    ordered = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    said = "; ".join(f"{paths[0]}{_and_more(paths)}: {why}" for why, paths in ordered[:4])
+    return user_error(f"{plan.surgery} cannot be done on this model. {said}.")
+
+
+def _and_more(paths: list[str]) -> str:
+    return f" and {len(paths) - 1} more" if len(paths) > 1 else ""
 
 
 def _not_proven(plan: Plan, proof: Proof) -> Exception:

@@ -80,6 +80,7 @@ def examine(model: nn.Module, batch: Any) -> Subject:
     read = {use.weight.name for use in flow.uses} | flow.params.keys()
     read |= {use.bias.name for use in flow.uses if use.bias is not None}
     read |= {s.name for s in flow.labels.sources if s.kind == "parameter"}
+    read |= {name for norm in norms for name in (norm.gain, norm.bias) if name is not None}
     unread = [name for name, _ in model.named_parameters() if name not in read]
     return Subject(model, inspection, norms, flow, unread)
 

@@ -151,6 +151,10 @@ class _Finder:
 
     def _check_readers(self, members: dict[int, Source], readers: list[NormUse]) -> None:
         labels = self.flow.labels
+        here = {use.key for use in readers}
+        for use in self.flow.norms:
+            if use.key in here and not all(s.start in members for s in labels.sources_of(use.labels)):
+                raise RefusedError(f"{use.path} reads something else, too")
         for use in readers:
             if use.key not in self.keys:
                 raise RefusedError(f"{use.path} reads the stream, and is no LayerNorm of this kind")
@@ -182,6 +186,8 @@ class _Finder:
             use = self.flow.uses[int(source.name)]
             if source.count != size or len(use.out_axes) != 1:
                 raise RefusedError(f"{use.weight.name} writes another number of channels")
+            if use.groups > 1:
+                raise RefusedError(f"{use.weight.name} is a convolution in groups, which no mean goes through")
             if use.has_bias and use.bias is None:
                 raise RefusedError(f"the bias of {use.weight.name} is computed")
             stream.uses.append(use)
