@@ -1,6 +1,6 @@
 """Turn LayerNorms into RMSNorms, exactly: everyone who writes into their stream writes without a mean.
 
-    W ← (I − 11ᵀ/d) W,  b ← b − mean(b);   then  mean(x) = 0  and  LayerNorm(x) = RMSNorm(x)
+W ← (I − 11ᵀ/d) W,  b ← b − mean(b);   then  mean(x) = 0  and  LayerNorm(x) = RMSNorm(x)
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from normkit.surgery.flow import Use
 from normkit.surgery.operating import Plan, batch_for, checked_model, evaluating, operate, told
 from normkit.surgery.readers import RefusedError, twins
 from normkit.surgery.subject import Norm, Subject, examine
-from normkit.surgery.writers import Stream, find_streams
+from normkit.surgery.writers import Stream, Streams
 
-__all__ = ["center_to_rms"]
+__all__ = ["center_to_rms", "is_layer_norm", "rms_like"]
 
 
-def center_to_rms(model: nn.Module, batch: Any = None, *, tied: str = "untie") -> Certificate:
+def center_to_rms(
+    model: nn.Module, batch: Any = None, *, tied: str = "untie", convert: bool = True, dry_run: bool = False
+) -> Certificate:
     """Take the mean out of everything that writes into the residual stream, and make its LayerNorms RMSNorms,
     in place.
 
@@ -39,6 +41,8 @@ def center_to_rms(model: nn.Module, batch: Any = None, *, tied: str = "untie") -
         batch: as the model takes it; None: a random one, where a config says what the model reads.
         tied: what happens to a head that shares its weight with the embedding. "untie" gives it a weight of
             its own, "refuse" leaves everything as it is.
+        convert: False leaves the norms LayerNorms, which then subtract a mean of 0: for files that a class with
+            LayerNorms is to load.
 
     Example:
         >>> import normkit as nk
@@ -51,10 +55,10 @@ def center_to_rms(model: nn.Module, batch: Any = None, *, tied: str = "untie") -
     """
     model = checked_model("center_to_rms", model)
     batch = batch_for(model, batch)
-    return operate(model, batch, plan(model, batch, tied=tied))
+    return operate(model, batch, plan(model, batch, tied=tied, convert=convert), dry_run)
 
 
-def plan(model: nn.Module, batch: Any, *, tied: str = "untie") -> Plan:
+def plan(model: nn.Module, batch: Any, *, tied: str = "untie", convert: bool = True) -> Plan:
     checks.one_of(tied, TIED, what="tied=")
     told("following every number")
     with evaluating(model):
@@ -62,12 +66,12 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie") -> Plan:
     left: list[Left] = []
     candidates: list[Norm] = []
     for norm in subject.norms:
-        why = _is_none(norm)
+        why = is_layer_norm(norm)
         if why is None:
             candidates.append(norm)
         elif norm.spec.kind == "layer":
             left.append(Left(norm.path, why))
-    streams = find_streams(subject, candidates)
+    streams = Streams(subject, candidates).find()
     for stream in streams:
         if not stream.why and not any(_is_residual(subject, norm) for norm in stream.norms):
             stream.why = "it is on no residual stream"
@@ -84,19 +88,27 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie") -> Plan:
         for norm in stream.norms
         if norm.bias is not None and _is_zero(model, norm.bias)
     }
-    kept = [replace(n, bias=None) if n.key in plain else n for n in subject.norms]
+    kept = [replace(n, bias=None) if convert and n.key in plain else n for n in subject.norms]
 
     def edits(target: nn.Module) -> list[Edit]:
-        return _edits(target, subject, sound, ties, plain) if sound else []
+        return _edits(target, subject, sound, ties, plain if convert else None) if sound else []
 
     notes = []
     if sound and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
         notes.append("It has dropout: in training, what that leaves has a mean, and outputs differ by it.")
-    return Plan("center_to_rms", edits, kept, left, notes, arguments={"tied": tied}, is_refused=bool(left) and not sound)
+    return Plan(
+        "center_to_rms",
+        edits,
+        kept,
+        left,
+        notes,
+        arguments={"tied": tied, "convert": convert},
+        is_refused=bool(left) and not sound,
+    )
 
 
-def _is_none(norm: Norm) -> str | None:
-    """Why it is no LayerNorm that could become an RMSNorm; None if it is one."""
+def is_layer_norm(norm: Norm) -> str | None:
+    """None if it is one of one axis, that could become an RMSNorm; else why not."""
     spec = norm.spec
     if not spec.centered or spec.running or spec.groups is not None or len(spec.axes) != 1:
         return "it is no LayerNorm of one axis"
@@ -138,9 +150,7 @@ def _ties(subject: Subject, streams: list[Stream], may_untie: bool) -> dict[tupl
     return found
 
 
-def _ties_of(
-    subject: Subject, use: Use, numbers: set[int], may_untie: bool
-) -> dict[tuple[str, str], str]:
+def _ties_of(subject: Subject, use: Use, numbers: set[int], may_untie: bool) -> dict[tuple[str, str], str]:
     flow, name = subject.flow, use.weight.name
     parameter = tensor_at(subject.model, name)
     found: dict[tuple[str, str], str] = {}
@@ -193,7 +203,7 @@ def _edits(
     subject: Subject,
     streams: list[Stream],
     ties: dict[tuple[str, str], str],
-    plain: set[str],
+    plain: set[str] | None,
 ) -> list[Edit]:
     found = [untie(model, path, name, other) for (path, name), other in ties.items()]
     axes: dict[str, int] = {}
@@ -203,12 +213,16 @@ def _edits(
         axes |= dict.fromkeys(_and_twins(subject, use.weight.name), axis)
         axes |= dict.fromkeys(_and_twins(subject, use.bias.name) if use.bias is not None else (), -1)
     axes |= {name: -1 for stream in streams for name in stream.parameters}
-    found += [write(model, name, "loses its mean over channels", _Centred(axis)) for name, axis in axes.items()]
+    found += [
+        write(model, name, "loses its mean over channels", _Centred(axis)) for name, axis in axes.items()
+    ]
+    if plain is None:
+        return found
     for norm in (norm for stream in streams for norm in stream.norms):
         keeps = norm.bias is not None and norm.key not in plain
         new = "normkit.Norm with center=False" if keeps else "normkit.RMSNorm"
         found.append(
-            replace_module(model, norm.path, f"LayerNorm becomes {new}", partial(_rms, norm, keeps))
+            replace_module(model, norm.path, f"LayerNorm becomes {new}", partial(rms_like, norm, keeps))
         )
     return found
 
@@ -225,7 +239,7 @@ class _Centred:
         return weight - weight.mean(self.axis, keepdim=True)
 
 
-def _rms(norm: Norm, keeps_bias: bool, old: nn.Module) -> nn.Module:
+def rms_like(norm: Norm, keeps_bias: bool, old: nn.Module) -> nn.Module:
     """With the very parameters of the old one."""
     own = dict(old.named_parameters())
     gain = own[norm.gain.removeprefix(f"{norm.path}.")] if norm.gain is not None else None
@@ -235,7 +249,9 @@ def _rms(norm: Norm, keeps_bias: bool, old: nn.Module) -> nn.Module:
         new: nn.Module = norms.RMSNorm(size, norm.spec.eps, gain is not None, axis=norm.axes[0], **like)
     else:
         behind = " ".join(f"a{k}" for k in range(-1 - norm.axes[0]))
-        new = norms.Norm(f"... [d] {behind}", norm.spec.eps, center=False, affine="d", bias=True, d=size, **like)
+        new = norms.Norm(
+            f"... [d] {behind}", norm.spec.eps, center=False, affine="d", bias=True, d=size, **like
+        )
         assert norm.bias is not None
         new._parameters["bias"] = own[norm.bias.removeprefix(f"{norm.path}.")]
     if gain is not None:

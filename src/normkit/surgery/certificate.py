@@ -63,14 +63,14 @@ class Certificate:
     exact: bool
     edits: Edits = field(repr=False)
     left: tuple[Left, ...]
-    tensors: tuple[TensorChange, ...]
-    error: float | None
-    gradients: float | None
-    tolerance: float | None
-    floor: float | None
-    drift: float | None
-    before: str
-    after: str
+    tensors: tuple[TensorChange, ...] = ()
+    error: float | None = None
+    gradients: float | None = None
+    tolerance: float | None = None
+    floor: float | None = None
+    drift: float | None = None
+    before: str = ""
+    after: str = ""
     notes: tuple[str, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     batch: str = ""
@@ -80,7 +80,7 @@ class Certificate:
     @property
     def certified(self) -> bool:
         """Something was changed, and proven."""
-        return self.exact and self.error is not None and bool(self.edits)
+        return self.exact and self.error is not None and len(self.edits) > 0
 
     def undo(self) -> None:
         """The model as it was, bit for bit."""
@@ -99,21 +99,23 @@ class Certificate:
 
     def __str__(self) -> str:
         lines = [self.verdict]
-        alike: dict[str, int] = {}
+        alike: dict[str, list[str]] = {}
         for edit in self.edits:
-            alike[folded(str(edit))] = alike.get(folded(str(edit)), 0) + 1
-        width = len(str(max(alike.values(), default=1)))
-        lines += [f"  {count:{width}} x {words}" for words, count in alike.items()]
+            alike.setdefault(folded(str(edit)), []).append(str(edit))
+        lines += _counted(alike)
         reasons: dict[str, list[str]] = {}
         for entry in self.left:
-            reasons.setdefault(f"{folded(entry.path)}: {folded(entry.why)}", []).append(entry.path)
-        lines += [f"  left: {len(paths)} x {words}" for words, paths in reasons.items()]
+            said = f"{entry.path or 'the model'}: {entry.why}"
+            reasons.setdefault(folded(said), []).append(said)
+        lines += [f"  left {line.strip()}" for line in _counted(reasons)]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
     @property
     def verdict(self) -> str:
         """One line."""
+        if self.edits and not self.edits.applied and not self.after:
+            return f"{self.surgery}, a dry run: {len(self.edits)} edits; nothing was changed."
         if not self.edits:
             return f"{self.surgery}: nothing was changed."
         count = f"{len(self.tensors)} tensors changed" if len(self.tensors) != 1 else "1 tensor changed"
@@ -127,6 +129,12 @@ class Certificate:
             f"{self.surgery}: {count}; certified, outputs are the same to {self.error:.1g}{gradients} "
             f"(allowed: {self.tolerance:.1g}, in {self.proven_in}){drift}."
         )
+
+
+def _counted(alike: dict[str, list[str]]) -> list[str]:
+    """Lines that differ only in the number of their layer, once."""
+    width = len(str(max(map(len, alike.values()), default=1)))
+    return [f"  {len(same):{width}} x {words if len(same) > 1 else same[0]}" for words, same in alike.items()]
 
 
 def _versions() -> dict[str, str]:
@@ -205,10 +213,14 @@ def load(path: str | Path) -> dict[str, Any]:
     """A saved certificate, as data."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        sound = found["format"] == 1 and isinstance(found["tensors"], list) and isinstance(found["after"], str)
+        sound = (
+            found["format"] == 1 and isinstance(found["tensors"], list) and isinstance(found["after"], str)
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else repr(error)
-        raise user_error(f"{path} cannot be read: {said}.", expected="a certificate that was saved") from error
+        raise user_error(
+            f"{path} cannot be read: {said}.", expected="a certificate that was saved"
+        ) from error
     if not sound:
         raise user_error(f"{path} is no certificate of this version.", expected='{"format": 1, …}')
     return dict(found)

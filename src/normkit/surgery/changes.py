@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from normkit.errors import user_error
 from normkit.inspect.edit import Edit
 
-__all__ = ["add_bias", "remove_parameter", "replace_module", "tensor_at", "untie", "write"]
+__all__ = [
+    "add_bias",
+    "remove_parameter",
+    "replace_module",
+    "set_requires_grad",
+    "tensor_at",
+    "untie",
+    "write",
+]
 
 Undo = Callable[[], None]
 
@@ -86,6 +94,20 @@ def remove_parameter(model: nn.Module, name: str, what: str) -> Edit:
         return undo
 
     return Edit(name, what, make)
+
+
+def set_requires_grad(model: nn.Module, name: str, value: bool) -> Edit:
+    def make() -> Undo:
+        tensor = tensor_at(model, name)
+        before = tensor.requires_grad
+        tensor.requires_grad_(value)
+
+        def undo() -> None:
+            tensor.requires_grad_(before)
+
+        return undo
+
+    return Edit(name, "takes a gradient" if value else "takes no gradient", make)
 
 
 def untie(model: nn.Module, path: str, attribute: str, other: str) -> Edit:

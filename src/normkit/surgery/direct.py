@@ -12,7 +12,10 @@ from normkit.surgery.labels import ZERO, Source
 from normkit.surgery.readers import RefusedError
 from normkit.surgery.subject import Norm, Subject
 
-__all__ = ["Writer", "writer_of"]
+__all__ = ["NOTHING_BEFORE", "Writer", "writer_of"]
+
+
+NOTHING_BEFORE = "no matrix or convolution stands right before it"
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,15 @@ def writer_of(subject: Subject, norm: Norm) -> Writer:
     labels = calls[0].labels.movedim(norm.axes[0], -1)
     sources = flow.labels.sources_of(labels)
     if len(sources) != 1 or sources[0].kind != "weighted":
-        raise RefusedError("no matrix or convolution stands right before it")
+        raise RefusedError(NOTHING_BEFORE)
     source = sources[0]
     use = flow.uses[int(source.name)]
     expected = torch.arange(source.start, source.start + source.count)
     if source.count != labels.shape[-1] or not bool((labels == expected).all()):
         is_padded = bool((labels == ZERO).any())
-        raise RefusedError(f"what {use.weight.name} writes is {'padded' if is_padded else 'moved'} on the way")
+        raise RefusedError(
+            f"what {use.weight.name} writes is {'padded' if is_padded else 'moved'} on the way"
+        )
     _refuse_other_readers(subject, norm, source, use)
     if use.weight.index is not None or use.weight.is_buffer:
         raise RefusedError(f"of {use.weight.name} a part is used")
@@ -82,5 +87,3 @@ def _refuse_sharing(subject: Subject, use: Use) -> None:
         is_number = any(s.kind == "parameter" and s.name == name for s in flow.labels.sources)
         if len(users) != 1 or name in flow.params or is_number:
             raise RefusedError(f"{name} is used in several places")
-
-

@@ -331,11 +331,27 @@ class _Follower(TorchFunctionMode):
                 self.known.pop(tensor, None)
 
     def _follow(
-        self, func: Any, name: str, kind: str, args: Any, kwargs: Any, before: list[Tensor], made: list[Tensor]
+        self,
+        func: Any,
+        name: str,
+        kind: str,
+        args: Any,
+        kwargs: Any,
+        before: list[Tensor],
+        made: list[Tensor],
     ) -> bool:
         """Labels for what was made; False if nobody can tell."""
         out = made[0]
-        if name in ("zeros", "new_zeros", "zeros_like", "empty", "new_empty", "empty_like", "new_full", "full"):
+        if name in (
+            "zeros",
+            "new_zeros",
+            "zeros_like",
+            "empty",
+            "new_empty",
+            "empty_like",
+            "new_full",
+            "full",
+        ):
             if name.endswith("full") and not _is_zero(args, kwargs):
                 return True
             self.known[out] = torch.zeros(1, dtype=torch.long).expand(out.shape)

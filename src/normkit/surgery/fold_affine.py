@@ -27,7 +27,12 @@ TIED = ("untie", "refuse")
 
 
 def fold_affine(
-    model: nn.Module, batch: Any = None, *, tied: str = "untie", new_biases: bool = True
+    model: nn.Module,
+    batch: Any = None,
+    *,
+    tied: str = "untie",
+    new_biases: bool = True,
+    dry_run: bool = False,
 ) -> Certificate:
     """Fold the gains and biases of all norms into what reads them, in place.
 
@@ -54,7 +59,7 @@ def fold_affine(
     """
     model = checked_model("fold_affine", model)
     batch = batch_for(model, batch)
-    return operate(model, batch, plan(model, batch, tied=tied, new_biases=new_biases))
+    return operate(model, batch, plan(model, batch, tied=tied, new_biases=new_biases), dry_run)
 
 
 def plan(model: nn.Module, batch: Any, *, tied: str = "untie", new_biases: bool = True) -> Plan:
@@ -93,7 +98,15 @@ def plan(model: nn.Module, batch: Any, *, tied: str = "untie", new_biases: bool 
         return [edit for fold in folds for edit in _edits(target, fold)]
 
     arguments = {"tied": tied, "new_biases": new_biases}
-    return Plan("fold_affine", edits, subject.norms, left, notes, arguments=arguments, is_refused=bool(left) and not can_be_done)
+    return Plan(
+        "fold_affine",
+        edits,
+        subject.norms,
+        left,
+        notes,
+        arguments=arguments,
+        is_refused=bool(left) and not can_be_done,
+    )
 
 
 def is_neutral(model: nn.Module, norm: Norm, fold: Fold) -> bool:
@@ -177,11 +190,11 @@ def fold_edits(model: nn.Module, fold: Fold, factor: Values, shift: Values | Non
         for into in fold.shifts or ():
             if into.new:
                 found.append(add_bias(model, into.bias.rpartition(".")[0]))
-            found.append(write(model, into.bias, f"takes up the bias of {path}", _shifted(model, into, shift)))
+            found.append(
+                write(model, into.bias, f"takes up the bias of {path}", _shifted(model, into, shift))
+            )
     for scale in fold.scales:
-        found.append(
-            write(model, scale.name, f"takes up the gain of {path}", _scaled(scale.columns, factor))
-        )
+        found.append(write(model, scale.name, f"takes up the gain of {path}", _scaled(scale.columns, factor)))
     return found
 
 

@@ -1,8 +1,8 @@
 """Fold BatchNorms in evaluation into the convolutions and linear layers before them, or behind them.
 
-    s = γ / √(σ² + ε),  t = β − s μ:   y = s ∘ x + t
-    before it:  s ∘ (W x + b) + t  =  (s ∘ W) x + (s ∘ b + t)
-    behind it:  W (s ∘ x + t) + b  =  (W diag(s)) x + (b + W t)
+s = γ / √(σ² + ε),  t = β − s μ:   y = s ∘ x + t
+before it:  s ∘ (W x + b) + t  =  (s ∘ W) x + (s ∘ b + t)
+behind it:  W (s ∘ x + t) + b  =  (W diag(s)) x + (b + W t)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAYERS = (
 )
 
 
-def fold_batchnorm(model: nn.Module, batch: Any = None) -> Certificate:
+def fold_batchnorm(model: nn.Module, batch: Any = None, *, dry_run: bool = False) -> Certificate:
     """Fold the BatchNorms of a model into what stands before or behind them, in place; they become identities.
 
     It is the model in evaluation that stays the same: afterwards there are no statistics to train. A
@@ -51,7 +51,7 @@ def fold_batchnorm(model: nn.Module, batch: Any = None) -> Certificate:
     """
     model = checked_model("fold_batchnorm", model)
     batch = batch_for(model, batch)
-    return operate(model, batch, plan(model, batch))
+    return operate(model, batch, plan(model, batch), dry_run)
 
 
 def plan(model: nn.Module, batch: Any) -> Plan:
@@ -74,7 +74,12 @@ def plan(model: nn.Module, batch: Any) -> Plan:
 
     notes = ["The model in evaluation is the same; BatchNorms that were folded have no more statistics."]
     return Plan(
-        "fold_batchnorm", edits, subject.norms, left, notes if makers else [], is_refused=bool(left) and not makers
+        "fold_batchnorm",
+        edits,
+        subject.norms,
+        left,
+        notes if makers else [],
+        is_refused=bool(left) and not makers,
     )
 
 

@@ -90,9 +90,7 @@ class Labels:
         """Blocks that repeat what others did get the same labels: a tensor is summed once for each reader."""
         key = (kind, tuple(parts.flatten().tolist()), factor, uniform)
         if key not in self._by_parts:
-            self._by_parts[key] = self.new(
-                kind, "", len(parts), parts=parts, factor=factor, uniform=uniform
-            )
+            self._by_parts[key] = self.new(kind, "", len(parts), parts=parts, factor=factor, uniform=uniform)
         return self._by_parts[key]
 
 

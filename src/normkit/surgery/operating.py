@@ -26,6 +26,9 @@ __all__ = ["Plan", "checked_model", "operate", "progress", "told"]
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-2, torch.float16: 0.2, torch.bfloat16: 0.5}
 
 
+CACHES = ("past_key_values", "cache_params", "mems", "past_buckets_states")
+
+
 @dataclass
 class Plan:
     """What a surgery would do to a model, or to a copy of it.
@@ -87,16 +90,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def operate(model: nn.Module, batch: Any, plan: Plan) -> Certificate:
-    """Carry it out. An edit that fails its check is rolled back, and the error says what differed."""
-    on_meta = any(p.is_meta for p in model.parameters())
-    if on_meta:
+def operate(model: nn.Module, batch: Any, plan: Plan, dry_run: bool = False) -> Certificate:
+    """Carry it out. An edit that fails its check is rolled back, and the error says what differed.
+
+    ``dry_run``: a certificate of nothing, with the edits that would be made.
+    """
+    if plan.is_refused:
+        raise _refused(plan)
+    if dry_run:
+        edits = Edits(plan.edits(model))
+        return Certificate(plan.surgery, plan.exact, edits, tuple(plan.left), notes=tuple(plan.notes))
+    if any(p.is_meta for p in model.parameters()):
         raise user_error(
             f"{plan.surgery} got a model on the meta device, which has no numbers.",
             fix="load the weights; dry_run=True shows the plan without them.",
         )
-    if plan.is_refused:
-        raise _refused(plan)
     with evaluating(model):
         planned = plan.edits(model)
         proof = None
@@ -128,24 +136,26 @@ def operate(model: nn.Module, batch: Any, plan: Plan) -> Certificate:
         plan.exact,
         edits,
         tuple(plan.left),
-        changes(state, new_state),
-        proof.error if proof else None,
-        proof.gradients if proof else None,
-        proof.tolerance if proof else None,
-        proof.floor if proof else None,
-        drift if planned else None,
-        model_hash(state),
-        model_hash(new_state),
-        tuple(plan.notes),
-        plan.arguments,
-        _described(batch),
-        proof.dtype if proof else "",
+        tensors=changes(state, new_state),
+        error=proof.error if proof else None,
+        gradients=proof.gradients if proof else None,
+        tolerance=proof.tolerance if proof else None,
+        floor=proof.floor if proof else None,
+        drift=drift if planned else None,
+        before=model_hash(state),
+        after=model_hash(new_state),
+        notes=tuple(plan.notes),
+        arguments=plan.arguments,
+        batch=_described(batch),
+        proven_in=proof.dtype if proof else "",
     )
 
 
 def outputs_of(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+    """Without caches: what others read of a model."""
     with torch.no_grad():
-        return outputs(model, batch)
+        found = outputs(model, batch)
+    return {n: t for n, t in found.items() if n.partition(".")[0] not in CACHES} or found
 
 
 def _limit(model: nn.Module) -> float:

@@ -8,7 +8,7 @@ change of all parameters does to the model before the edit.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,7 +203,7 @@ def _gradients(found: Named, parameters: dict[str, nn.Parameter]) -> Named | Non
 
 
 def outputs(model: nn.Module, batch: Any, *, wide: bool = False) -> Named:
-    """All floating-point tensors that the model returns, by their number."""
+    """All floating-point tensors that the model returns, by their names or numbers."""
     args, kwargs = prepare(model, batch)
     if wide:
         args, kwargs = _widened(args), _widened(kwargs)
@@ -214,8 +214,18 @@ def outputs(model: nn.Module, batch: Any, *, wide: bool = False) -> Named:
                 result = model(*args, **kwargs)
         else:
             result = model(*args, **kwargs)
-    found = [t for t in tensors_of(result) if t.is_floating_point()]
-    return {f"output {k}" if len(found) > 1 else "the output": t for k, t in enumerate(found)}
+    return {name: t for name, t in _named(result) if t.is_floating_point()}
+
+
+def _named(result: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(result, Tensor):
+        yield "the output", result
+        return
+    parts = result.items() if isinstance(result, Mapping) else [("output", result)]
+    for name, part in parts:
+        tensors = list(tensors_of(part))
+        for k, tensor in enumerate(tensors):
+            yield (str(name) if len(tensors) == 1 else f"{name}.{k}"), tensor
 
 
 def difference(before: Named, after: Named, scale: float = 0.0) -> tuple[float, str]:

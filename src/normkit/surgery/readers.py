@@ -222,7 +222,9 @@ def _tied(
     parameter = subject.model.get_parameter(name)
     attribute = next((n for n, p in module._parameters.items() if p is parameter), None)
     if len(places) != 1 or attribute is None or own[0].module in {use.module for use in others}:
-        raise RefusedError(f"{name} is the embedding's too, and {own[0].module} has no name of its own for it")
+        raise RefusedError(
+            f"{name} is the embedding's too, and {own[0].module} has no name of its own for it"
+        )
     if not untie:
         raise RefusedError(f"{own[0].module}.{attribute} is tied to the embedding {name}")
     ties[own[0].module, attribute] = name

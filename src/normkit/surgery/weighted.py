@@ -1,5 +1,4 @@
-"""Where a tensor meets a matrix: which axes are summed over, and which are new. One table of torch's functions.
-"""
+"""Where a tensor meets a matrix: which axes are summed over, and which are new. One table of torch's functions."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from normkit.surgery.labels import UNKNOWN, ZERO, Source
 from normkit.surgery.readers import RefusedError
 from normkit.surgery.subject import Norm, Subject
 
-__all__ = ["Stream", "find_streams"]
+__all__ = ["Stream", "Streams"]
 
 
 @dataclass
@@ -55,7 +55,9 @@ class _Channels:
         found = torch.where(source.parts > ZERO, table[source.parts.clamp_min(0)], UNKNOWN)
         if source.kind == "scaled":
             return found
-        return torch.where(found[:, 0] == found[:, 1], found[:, 0], UNKNOWN)
+        # beside something unknown, a number is still of its channel
+        a, b = found.unbind(1)
+        return torch.where(a == b, a, torch.where(source.parts[:, 0] == UNKNOWN, b, UNKNOWN))
 
 
 def _tensor(subject: Subject, name: str) -> Tensor:
@@ -64,15 +66,40 @@ def _tensor(subject: Subject, name: str) -> Tensor:
     return found
 
 
-def find_streams(subject: Subject, norms: Sequence[Norm]) -> list[Stream]:
-    """The streams that these norms read; every norm is in one."""
-    return _Finder(subject, norms).streams()
+class Streams:
+    """Everything that these norms read."""
 
-
-class _Finder:
     def __init__(self, subject: Subject, norms: Sequence[Norm]) -> None:
         self.subject, self.flow = subject, subject.flow
         self.keys = {norm.key: norm for norm in norms}
+
+    def vanishes(self, use: Use) -> list[Norm]:
+        """The norms that take the mean of what a matrix writes away, if nobody else reads it or a sum of it;
+        or ``RefusedError``."""
+        labels = self.flow.labels
+        members = {use.source.start: use.source}
+        for source in labels.sources:  # in the order in which they were made
+            if source.parts is not None and any(s.start in members for s in labels.sources_of(source.parts)):
+                members[source.start] = source
+                if source.kind == "scaled" and not source.uniform:
+                    raise RefusedError("what is written is scaled by channel on the way")
+        readers = [
+            norm
+            for norm in self.flow.norms
+            if any(s.start in members for s in labels.sources_of(norm.labels))
+        ]
+        self._check_readers(members, readers, whole=False)
+        for reader in readers:
+            norm = self.keys[reader.key]
+            found = reader.labels.movedim(norm.axes[0], -1)
+            is_ours = torch.zeros_like(self.channels.table, dtype=torch.bool)
+            for source in members.values():
+                is_ours[source.start : source.start + source.count] = True
+            channels = self.channels.table[found.clamp_min(0)]
+            moved = (channels != torch.arange(found.shape[-1])) & is_ours[found.clamp_min(0)]
+            if bool(moved.any()) or found.shape[-1] != use.source.count:
+                raise RefusedError("channels are moved on the way")
+        return [self.keys[reader.key] for reader in readers]
 
     @cached_property
     def channels(self) -> _Channels:
@@ -95,7 +122,8 @@ class _Finder:
                 found[part].add(start)
         return found
 
-    def streams(self) -> list[Stream]:
+    def find(self) -> list[Stream]:
+        """The streams that the norms read; every norm is in one."""
         found: list[Stream] = []
         left = list(self.keys)
         while left:
@@ -149,11 +177,17 @@ class _Finder:
             raise RefusedError("norms of several widths read it")
         self._writers(stream, members, sizes.pop())
 
-    def _check_readers(self, members: dict[int, Source], readers: list[NormUse]) -> None:
+    def _check_readers(
+        self, members: dict[int, Source], readers: list[NormUse], *, whole: bool = True
+    ) -> None:
         labels = self.flow.labels
         here = {use.key for use in readers}
         for use in self.flow.norms:
-            if use.key in here and not all(s.start in members for s in labels.sources_of(use.labels)):
+            if (
+                whole
+                and use.key in here
+                and not all(s.start in members for s in labels.sources_of(use.labels))
+            ):
                 raise RefusedError(f"{use.path} reads something else, too")
         for use in readers:
             if use.key not in self.keys:
@@ -187,7 +221,9 @@ class _Finder:
             if source.count != size or len(use.out_axes) != 1:
                 raise RefusedError(f"{use.weight.name} writes another number of channels")
             if use.groups > 1:
-                raise RefusedError(f"{use.weight.name} is a convolution in groups, which no mean goes through")
+                raise RefusedError(
+                    f"{use.weight.name} is a convolution in groups, which no mean goes through"
+                )
             if use.has_bias and use.bias is None:
                 raise RefusedError(f"the bias of {use.weight.name} is computed")
             stream.uses.append(use)
@@ -195,5 +231,3 @@ class _Finder:
 
 def _where(module: str) -> str:
     return f" in {module}" if module else ""
-
-
