@@ -3,7 +3,8 @@
 Every norm is the same operation; they differ only in which numbers share one mean. ``Norm`` takes that as a
 pattern, the named layers are drop-in for ``torch.nn``, ``functional`` holds them all as functions, and
 ``swap`` puts them into a model that exists. ``Placement`` says where a norm stands, and ``Encoder``,
-``LanguageModel`` and ``Seq2Seq`` are built on it. ``lab`` trains and compares them all.
+``LanguageModel`` and ``Seq2Seq`` are built on it. ``doctor`` examines a model, ``surgery`` edits one. ``lab``
+trains and compares them all.
 """
 
 import importlib
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from normkit._version import __version__
 
 if TYPE_CHECKING:
-    from normkit import functional, kernels, lab
+    from normkit import functional, kernels, lab, surgery
     from normkit.doctor import Doctor, assert_healthy, doctor
     from normkit.errors import NormkitError
     from normkit.inspect import inspect, swap
@@ -71,6 +72,7 @@ __all__ = [
     "inspect",
     "kernels",
     "lab",
+    "surgery",
     "swap",
 ]
 
@@ -99,9 +101,11 @@ _PARTS = (
     "inspect",
     "kernels",
     "lab",
+    "loading",
     "norms",
     "pattern",
     "placement",
+    "surgery",
     "torch_semantics",
     "transformer",
 )

@@ -21,6 +21,7 @@ from normkit.cli.doctor import doctor
 from normkit.cli.info import info
 from normkit.cli.report import report
 from normkit.cli.study import study
+from normkit.cli.surgery import surgery
 from normkit.cli.train import train
 from normkit.cli.verify import verify
 from normkit.errors import NormkitError, user_error
@@ -50,7 +51,7 @@ def command() -> None:
     """The normalization toolkit for PyTorch."""
 
 
-for _verb in (compare, train, report, study, doctor, verify, bench, info):
+for _verb in (compare, train, report, study, doctor, surgery, verify, bench, info):
     command.add_command(_verb)
 
 

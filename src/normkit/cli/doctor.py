@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,14 +95,16 @@ def _examine(
     ignore: Sequence[str],
 ) -> tuple[Report, list[str]]:
     """The report, and the fixes that were made. What others print on the way goes to stderr."""
-    with contextlib.redirect_stdout(sys.stderr), _spinner() as show:
+    from normkit.cli.spinner import spinner
+
+    with contextlib.redirect_stdout(sys.stderr), spinner() as show:
         show("loading torch")
         from normkit import doctor as examining
         from normkit.doctor.fixing import make_fixes
-        from normkit.loading.folder import with_random_weights
         from normkit.doctor.rules import rules_for
-        from normkit.loading.target import load, load_model
         from normkit.errors import NormkitError
+        from normkit.loading.folder import with_random_weights
+        from normkit.loading.target import load, load_model
 
         chosen: dict[str, Any] = {"select": ",".join(select), "ignore": ",".join(ignore)}
         rules_for(**chosen)  # a code that is none is refused before minutes of work
@@ -222,29 +224,3 @@ def _paragraphs(page: str, width: int) -> str:
         is_code = any(line.startswith(" ") for line in rest)
         found.append(paragraph if is_code else textwrap.fill(" ".join([head, *rest]), width))
     return "\n\n".join(found)
-
-
-@contextlib.contextmanager
-def _spinner() -> Iterator[Callable[[str], None]]:
-    """Yields a function of what is going on. Drawn after a second, in a terminal, and gone at the end."""
-    import threading
-
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    from normkit.lab.console import plain_console, visible
-
-    console = plain_console(stderr=True)
-    spinner = Spinner("dots", "")
-    live = Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    timer = threading.Timer(1.0, live.start)
-    timer.daemon = True
-    if console.is_terminal:
-        timer.start()
-    try:
-        yield lambda words: spinner.update(text=visible(words))
-    finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()
-        live.stop()

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normkit.errors import NormkitError, user_error
 from normkit.loading.offline import offline
 from normkit.loading.safetensors_files import pickles, read_weights, weight_files
-from normkit.errors import NormkitError, user_error
 
 __all__ = ["load_folder", "with_random_weights"]
 

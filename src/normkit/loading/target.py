@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normkit.loading.folder import load_folder
 from normkit.errors import NormkitError, user_error
+from normkit.loading.folder import load_folder
 
 __all__ = ["load", "load_batch", "load_model"]
 

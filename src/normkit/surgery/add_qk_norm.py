@@ -58,8 +58,8 @@ def add_qk_norm(model: nn.Module, batch: Any = None, *, dry_run: bool = False) -
     """Put an RMSNorm on the queries and keys of every attention, in place, with gains measured on the batch.
 
     The norm stands behind the matrix that makes queries and keys, separate or fused with values, before any
-    rotation. It changes the function, by as much as lengths of single queries and keys differ from the mean of
-    their head: ``certificate.drift``. Afterwards no logit can grow beyond the product of two gains.
+    rotation. It changes the function, by as much as the lengths of single queries and keys differ from their
+    head's mean: ``certificate.drift``. Afterwards no logit can grow beyond the product of two gains.
 
     Args:
         batch: what the gains are measured on; the more tokens of real data, the better. None: a random one,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -120,6 +120,7 @@ def sync_to_bn(model: nn.Module, batch: Any = None, *, dry_run: bool = False) ->
 
     def edits(target: nn.Module) -> list[Edit]:
         made = []
+        kind: Callable[[type[nn.Module]], type[nn.Module]]
         for path, old in found:
             if _is_made(old, "Synced"):
                 kind, what = _as_before, f"becomes {type(old).of.__name__} again"  # type: ignore[attr-defined]
@@ -177,7 +178,7 @@ def _run(model: nn.Module, batch: Any, *, training: bool) -> None:
 def recalibrate_bn(
     model: nn.Module, loader: Iterable[Any], *, batches: int | None = None, dry_run: bool = False
 ) -> Certificate:
-    """Measure the running statistics anew, on data: mean and variance of all numbers that each BatchNorm sees.
+    """Measure running statistics anew, on data: mean and variance of all numbers that each BatchNorm sees.
 
     Everything else is in evaluation mode (no dropout), BatchNorms normalise by each batch, as in training.
     The batches' means and variances are put together by their counts, so that the last batch may be smaller:
@@ -242,7 +243,7 @@ def _statistics(
 
 
 def _measure(model: nn.Module, found: dict[str, nn.Module], batch: Any) -> None:
-    """One batch; the model is as before. With a momentum of 1, the statistics that are kept are the batch's."""
+    """One batch; the model is as before. With a momentum of 1, the running statistics are the batch's."""
     args, kwargs = call = prepare(model, batch)
     with torch.no_grad(), untouched(model):
         model.eval()

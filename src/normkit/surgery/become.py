@@ -47,6 +47,20 @@ def become(
 
 
 _MISSING = object()
+Kind = type[nn.Module]
+
+
+def _once(make: Callable[[Kind], Kind]) -> Callable[[Kind], Kind]:
+    """One class for each class."""
+    found: dict[Kind, Kind] = {}
+
+    @functools.wraps(make)
+    def get(kind: Kind) -> Kind:
+        if kind not in found:
+            found[kind] = make(kind)
+        return found[kind]
+
+    return get
 
 
 def _made(
@@ -67,7 +81,7 @@ def _rebuild(name: str, kind: type[nn.Module]) -> nn.Module:
     return made.__new__(made)
 
 
-@functools.cache
+@_once
 def frozen(kind: type[nn.Module]) -> type[nn.Module]:
     """It stays in evaluation mode, whatever ``model.train()`` says."""
 
@@ -90,7 +104,7 @@ class _Synchronised(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@functools.cache
+@_once
 def synced(kind: type[nn.Module]) -> type[nn.Module]:
     """It does all that it did, with the statistics of all processes."""
 
@@ -109,19 +123,19 @@ class _OwnStatistics(nn.SyncBatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_non_zero_input_channels(input)
-        return nn.BatchNorm2d.forward(self, input)  # type: ignore[arg-type]  # it reads what both have
+        return nn.BatchNorm2d.forward(self, input)
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass
 
 
-@functools.cache
+@_once
 def local(kind: type[nn.Module]) -> type[nn.Module]:
     """A class derived from torch's SyncBatchNorm, with the statistics of its own process."""
     return _made("local", kind, (kind, _OwnStatistics), {})
 
 
-@functools.cache
+@_once
 def normed(kind: type[nn.Module]) -> type[nn.Module]:
     """Its output goes through ``self.qk_norm``."""
 

@@ -16,8 +16,8 @@ from normkit import checks, norms
 from normkit.inspect.edit import Edit
 from normkit.surgery.certificate import Certificate, Left
 from normkit.surgery.changes import replace_module, tensor_at, untie, write
-from normkit.surgery.fold_affine import TIED
 from normkit.surgery.flow import Use
+from normkit.surgery.fold_affine import TIED
 from normkit.surgery.operating import Plan, batch_for, checked_model, evaluating, operate, told
 from normkit.surgery.readers import RefusedError, twins
 from normkit.surgery.subject import Norm, Subject, examine
@@ -41,8 +41,8 @@ def center_to_rms(
         batch: as the model takes it; None: a random one, where a config says what the model reads.
         tied: what happens to a head that shares its weight with the embedding. "untie" gives it a weight of
             its own, "refuse" leaves everything as it is.
-        convert: False leaves the norms LayerNorms, which then subtract a mean of 0: for files that a class with
-            LayerNorms is to load.
+        convert: False leaves the norms LayerNorms, which then subtract a mean of 0: for files that a class
+            with LayerNorms is to load.
 
     Example:
         >>> import normkit as nk
@@ -135,7 +135,7 @@ def _is_residual(subject: Subject, norm: Norm) -> bool:
 
 
 def _ties(subject: Subject, streams: list[Stream], may_untie: bool) -> dict[tuple[str, str], str]:
-    """Heads that share a weight with a writer. A stream is refused if its writers are used in any other way."""
+    """Heads that share a weight with a writer. A stream is refused if its writers are used otherwise, too."""
     found: dict[tuple[str, str], str] = {}
     numbers = {use.number for stream in streams for use in stream.uses}
     for stream in streams:
@@ -161,9 +161,9 @@ def _ties_of(subject: Subject, use: Use, numbers: set[int], may_untie: bool) -> 
     list(twins(subject, name, parameter))
     for other in flow.uses:
         bias = use.bias.name if use.bias is not None else None
-        if bias is not None and other.bias is not None and other.bias.name == bias:
-            if other.number not in numbers:
-                raise RefusedError(f"{bias} is read in {other.module} too")
+        has_same = bias is not None and other.bias is not None and other.bias.name == bias
+        if has_same and other.number not in numbers:
+            raise RefusedError(f"{bias} is read in {other.module} too")
         if other.weight.name != name:
             continue
         if other.number in numbers:

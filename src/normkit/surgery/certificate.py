@@ -160,7 +160,7 @@ def digest(tensor: Tensor) -> str:
     found = hashlib.sha256(f"{tensor.dtype}{list(tensor.shape)}".encode())
     if not tensor.is_meta:
         plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        found.update(memoryview(plain.numpy()) if _has_numpy() else bytes(plain.tolist()))
+        found.update(plain.numpy().data if _has_numpy() else bytes(plain.tolist()))
     return found.hexdigest()
 
 

@@ -65,7 +65,8 @@ def add_bias(model: nn.Module, path: str) -> Edit:
     def make() -> Undo:
         module = model.get_submodule(path)
         weight = module._parameters["weight"]
-        assert weight is not None and module._parameters["bias"] is None
+        assert weight is not None
+        assert module._parameters["bias"] is None
         groups = getattr(module, "groups", 1)
         size = weight.shape[1] * groups if getattr(module, "transposed", False) else weight.shape[0]
         bias = torch.zeros(size, dtype=weight.dtype, device=weight.device)

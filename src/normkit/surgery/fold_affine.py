@@ -8,6 +8,7 @@ The norm is left with a gain of 1 (a stored 0 where it is 1 + w) and a bias of 0
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -159,7 +160,7 @@ def _edits(model: nn.Module, fold: Fold) -> list[Edit]:
         model,
         fold,
         lambda: effective_gain(model, norm),
-        (lambda: tensor_at(model, norm.bias).detach().double()) if norm.bias and moved is not None else None,
+        partial(_bias, model, norm) if norm.bias and moved is not None else None,
     )
     if norm.bias is not None:
         if moved is not None:
@@ -172,6 +173,11 @@ def _edits(model: nn.Module, fold: Fold) -> list[Edit]:
         one = "becomes 0, which means 1" if is_offset else "becomes 1"
         found.append(write(model, norm.gain, one, torch.zeros_like if is_offset else torch.ones_like))
     return found
+
+
+def _bias(model: nn.Module, norm: Norm) -> Tensor:
+    assert norm.bias is not None
+    return tensor_at(model, norm.bias).detach().double()
 
 
 def _as(gain: Tensor | None, like: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ LAYERS = (
 
 
 def fold_batchnorm(model: nn.Module, batch: Any = None, *, dry_run: bool = False) -> Certificate:
-    """Fold the BatchNorms of a model into what stands before or behind them, in place; they become identities.
+    """Fold the BatchNorms of a model into what is before or behind them, in place; they become identities.
 
     It is the model in evaluation that stays the same: afterwards there are no statistics to train. A
     BatchNorm that reads or writes anything else than one convolution or linear layer is left, with the

@@ -23,8 +23,8 @@ from normkit.surgery.subject import Norm, find_norms
 __all__ = ["bn_to_group", "ln_to_rms", "to_dyt"]
 
 RECIPE = (
-    "To win back what it costs, train on: all parameters, 1 to 5 % of the steps of the first training, a tenth "
-    "of its peak learning rate, {warmup}; compare the validation loss with the model before."
+    "To win back what it costs, train on: all parameters, 1 to 5 % of the steps of the first training, a "
+    "tenth of its peak learning rate, {warmup}; compare the validation loss with the model before."
 )
 
 
@@ -102,8 +102,8 @@ def to_dyt(model: nn.Module, batch: Any = None, *, dry_run: bool = False) -> Cer
     """Replace LayerNorms and RMSNorms by DyT, tanh(α x) γ + β, with their gains and biases, in place. It
     changes the function.
 
-    α of each is the one that comes nearest to the norm on the batch: the least squared difference of tanh(α x)
-    and the normalised x.
+    α of each is the one that comes nearest to the norm on the batch: the least squared difference of
+    tanh(α x) and the normalised x.
 
     Reference: Zhu et al. 2025, arXiv:2503.10622.
     """

@@ -99,17 +99,20 @@ def _reached(flow: Flow, sources: list[Source]) -> set[int]:
     """The starts of these sources, and of all that are multiples of their numbers."""
     found = {s.start for s in sources}
     for source in flow.labels.sources:  # in the order in which they were made
-        if source.kind == "scaled" and source.parts is not None:
-            if any(s.start in found for s in flow.labels.sources_of(source.parts)):
-                found.add(source.start)
+        if source.kind == "scaled" and _has_part_in(flow, source, found):
+            found.add(source.start)
     return found
+
+
+def _has_part_in(flow: Flow, source: Source, starts: set[int]) -> bool:
+    assert source.parts is not None
+    return any(s.start in starts for s in flow.labels.sources_of(source.parts))
 
 
 def _refuse_other_readers(flow: Flow, norm: Norm, reached: set[int]) -> None:
     for source in flow.labels.sources:
-        if source.kind == "sum" and source.parts is not None:
-            if any(s.start in reached for s in flow.labels.sources_of(source.parts)):
-                raise RefusedError("its output is added to something else")
+        if source.kind == "sum" and _has_part_in(flow, source, reached):
+            raise RefusedError("its output is added to something else")
     for read in flow.reads:
         if any(s.start in reached for s in read.sources):
             if read.what == "output":

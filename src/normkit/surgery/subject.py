@@ -14,7 +14,9 @@ from normkit.errors import user_error
 from normkit.inspect.inspection import Inspection, run
 from normkit.inspect.sites import Site
 from normkit.inspect.spec import NormSpec
-from normkit.surgery.flow import Flow, Target, follow
+from normkit.surgery.books import Target
+from normkit.surgery.flow import Flow
+from normkit.surgery.following import follow
 
 __all__ = ["Norm", "Subject", "examine"]
 

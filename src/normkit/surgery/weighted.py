@@ -1,4 +1,4 @@
-"""Where a tensor meets a matrix: which axes are summed over, and which are new. One table of torch's functions."""
+"""Where a tensor meets a matrix: which axes are summed over, and which are new. One table of functions."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _einsum(args: tuple[Any, ...], kwargs: dict[str, Any], is_weight: Find) -> M
     def axis(letter: str, letters: str) -> int:  # an ellipsis stands in front
         return letters.replace("...", "").index(letter) - len(letters.replace("...", ""))
 
-    if "..." in out and not out.startswith("...") or "..." in of_x and not of_x.startswith("..."):
+    if ("..." in out and not out.startswith("...")) or ("..." in of_x and not of_x.startswith("...")):
         return None
     return Meeting(
         left[of_x],

@@ -192,9 +192,11 @@ class Streams:
         for use in readers:
             if use.key not in self.keys:
                 raise RefusedError(f"{use.path} reads the stream, and is no LayerNorm of this kind")
-        for use in self.flow.uses:
-            if use.labels is not None and any(s.start in members for s in labels.sources_of(use.labels)):
-                raise RefusedError(f"{use.weight.name} reads the stream without a norm")
+        for matrix in self.flow.uses:
+            if matrix.labels is not None and any(
+                s.start in members for s in labels.sources_of(matrix.labels)
+            ):
+                raise RefusedError(f"{matrix.weight.name} reads the stream without a norm")
         for read in self.flow.reads:
             if any(s.start in members for s in read.sources):
                 if read.what == "output":
