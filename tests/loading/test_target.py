@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from normkit.doctor import doctor
+from normkit.errors import NormkitError
 from normkit.loading import target
 from normkit.loading.folder import with_random_weights
-from normkit.errors import NormkitError
 
 CONFIG = {
     **{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 16, "n_head": 2},

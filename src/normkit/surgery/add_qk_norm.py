@@ -85,10 +85,15 @@ def plan(model: nn.Module, batch: Any) -> Plan:
                 heads.setdefault(module, {}).update(dict.fromkeys(sets))
         except RefusedError as reason:
             left.append(Left(attention.module, str(reason)))
-    if not subject.flow.attentions:
+    normed_ = [path for path, m in model.named_modules() if isinstance(m, HeadNorm)]
+    if normed_:
+        left.append(Left(normed_[0], "it is normed already"))
+    elif not subject.flow.attentions:
         left.append(Left("", "no product of queries and keys that come from matrices was seen"))
     tables = {module: torch.tensor(list(sets)) for module, sets in heads.items() if _is_even(sets)}
     gains = _gains(model, batch, tables)
+    left += [Left(path, "it returns more than one tensor") for path in tables if path not in gains]
+    tables = {path: table for path, table in tables.items() if path in gains}
 
     def edits(target: nn.Module) -> list[Edit]:
         return [_attach(target, path, table, gains[path]) for path, table in tables.items()]
@@ -117,6 +122,8 @@ def _heads(subject: Subject, attention: Attention, side: str) -> tuple[str, list
     labels: Tensor = getattr(attention, side)
     if labels.ndim == 4:
         labels = labels[0]
+    if labels.ndim != 3:
+        raise RefusedError(f"its {side} has {labels.ndim} axes")
     first = labels[:, 0]  # (heads, size) of one token
     leaves = _Leaves(subject.flow)
     found: list[tuple[int, ...]] = []
@@ -137,7 +144,9 @@ def _heads(subject: Subject, attention: Attention, side: str) -> tuple[str, list
         raise RefusedError(f"heads of its {side} share channels")
     module = modules.pop()
     own = [u for u in subject.flow.uses if u.module == module]
-    if len({u.weight.name for u in own}) != 1 or any(len(u.out_axes) != 1 or u.pads for u in own):
+    if len({u.weight.name for u in own}) != 1 or any(
+        len(u.out_axes) != 1 or u.name.startswith("conv") for u in own
+    ):
         raise RefusedError(f"{module} is more than one matrix")
     return module, distinct
 
@@ -171,6 +180,8 @@ def _gains(model: nn.Module, batch: Any, tables: dict[str, Tensor]) -> dict[str,
     for path, table in tables.items():
 
         def look(module: nn.Module, args: Any, y: Tensor, path: str = path, table: Tensor = table) -> None:
+            if not isinstance(y, Tensor):
+                return
             heads = y.detach().double()[..., table.to(y.device)]
             each = heads.square().reshape(-1, *table.shape)
             before, n = squares.get(

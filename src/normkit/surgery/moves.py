@@ -12,8 +12,8 @@ from torch import Tensor
 
 from normkit.inspect.trace import tensors_of
 from normkit.surgery.books import Books, Operation
-from normkit.surgery.flow import Attention, WeightView
-from normkit.surgery.labels import UNKNOWN, ZERO
+from normkit.surgery.flow import Attention, Read, WeightView
+from normkit.surgery.labels import UNKNOWN, ZERO, Source, values
 from normkit.surgery.weighted import Meeting, meeting
 
 __all__ = ["follow_operation"]
@@ -82,18 +82,45 @@ def _join(books: Books, op: Operation) -> bool:
     if op.name in ("pad", "constant_pad_nd"):
         return _pad(books, op)
     if op.name == "where" and len(args) == 3:
-        found = torch.where(args[0], books.all_labels(args[1]), books.all_labels(args[2]))
+        one, two = (books.all_labels(value) for value in args[1:])
+        _choose(books, one, two)
+        found = torch.where(args[0], one, two)
         # With another condition there may be other zeros: a shift cannot be taken through.
         books.known[op.out] = books.labels.scaled(found, None, uniform=_is_uniform(args[0], found))
         return True
     if args and args[0] in books.weights:
         return False
     if op.name in ("__setitem__", "copy_", "index_copy_"):
-        labels = books.all_labels(args[0]).clone().contiguous()
-        op.func(labels, *args[1:-1], books.all_labels(args[-1]))
+        labels, new = books.all_labels(args[0]).clone().contiguous(), books.all_labels(args[-1])
+        if any(True for _ in tensors_of(args[1:-1])):
+            _choose(books, labels, new)
+        op.func(labels, *args[1:-1], new)
         books.known[op.out] = labels
         return True
     return _index_add(books, op) if op.name in ("index_add_", "index_add") else False
+
+
+def _choose(books: Books, one: Tensor, two: Tensor) -> None:
+    """Which of two stands where depends on the data: in another batch it may be the other. What is to be in one
+    place alone, a norm's output, is read by that; so is everything beside what nobody follows."""
+    for this, other in ((one, two), (two, one)):
+        beside = values(other)
+        found = [
+            source
+            for source in books.labels.sources_of(this)
+            if UNKNOWN in beside or (any(v != ZERO for v in beside) and _is_of_norm(books, source))
+        ]
+        if found:
+            books.flow.reads.append(Read("a choice that depends on the data", books.here, tuple(found)))
+
+
+def _is_of_norm(books: Books, source: Source) -> bool:
+    while source.kind == "scaled" and source.parts is not None:
+        inner = books.labels.sources_of(source.parts)
+        if len(inner) != 1:
+            return any(_is_of_norm(books, s) for s in inner)
+        source = inner[0]
+    return source.kind == "norm"
 
 
 def _pad(books: Books, op: Operation) -> bool:
@@ -136,7 +163,7 @@ def _add(books: Books, op: Operation) -> bool:
 
 def _mul(books: Books, op: Operation) -> bool:
     if op.name in ("addcmul", "addcmul_"):
-        return False
+        return _addcmul(books, op)
     if op.name == "neg":
         books.known[op.out] = books.labels.scaled(books.all_labels(op.args[0]), -1.0)
         return True
@@ -156,6 +183,19 @@ def _mul(books: Books, op: Operation) -> bool:
         books.flow.params.setdefault(books.weights[b].name, set()).add(op.name)
     labels = books.known[a].expand(op.out.shape)
     books.known[op.out] = books.labels.scaled(labels, None, uniform=_is_uniform(b, labels))
+    return True
+
+
+def _addcmul(books: Books, op: Operation) -> bool:
+    """x + a · b, as in a rotation."""
+    x, a, b = op.args[:3]
+    if a not in books.known:
+        a, b = b, a
+    if a not in books.known or b in books.known:
+        return False
+    labels = books.known[a].expand(op.out.shape)
+    product = books.labels.scaled(labels, None, uniform=_is_uniform(b, labels))
+    books.known[op.out] = books.labels.sum(books.all_labels(x), product)
     return True
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normkit.errors import user_error
+from normkit.errors import NormkitError, user_error
 from normkit.inspect.batch import build_batch, unwrap
 from normkit.inspect.edit import Edit, Edits
 from normkit.inspect.sites import folded
@@ -128,8 +128,13 @@ def operate(model: nn.Module, batch: Any, plan: Plan, dry_run: bool = False) -> 
                     expected=f"at most {limit:.2g}, as its dtype rounds",
                 )
             new_state = digests(model)
-        except BaseException:  # Ctrl-C too
+        except BaseException as error:  # Ctrl-C too
             edits.undo()
+            if isinstance(error, Exception) and not isinstance(error, NormkitError):
+                said = " ".join(str(error).split())[:200]
+                raise user_error(
+                    f"{plan.surgery} was undone: the edited model raises {type(error).__name__}: {said}"
+                ) from error
             raise
     return Certificate(
         plan.surgery,
@@ -180,9 +185,10 @@ def _and_more(paths: list[str]) -> str:
 def _not_proven(plan: Plan, proof: Proof) -> Exception:
     return user_error(
         f"{plan.surgery} is not proven: {proof.where} differs by "
-        f"{max(proof.error, proof.gradients or 0.0):.2g} of its largest number on a copy with random norms. "
+        f"{proof.gradients if proof.where.startswith('the gradient') else proof.error:.2g} of its largest "
+        "number on a copy with random norms. "
         "The model was not changed.",
-        expected=f"at most {proof.tolerance:.2g}",
+        expected=f"at most {proof.tolerance:.2g}, or twice what rounding does to the model",
         fix="the model does something with these norms that cannot be seen: please report it.",
     )
 

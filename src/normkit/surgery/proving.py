@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from normkit.surgery.subject import Norm
 __all__ = ["BOUND", "Proof", "difference", "outputs", "prove"]
 
 BOUND = 1e-10
+DRAWS = 3  # of the noise floor
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 Say = Callable[[str], None]
 
@@ -38,20 +40,22 @@ class Proof:
     error       of the outputs
     gradients   of the gradients of all parameters that the edit leaves as they are; None: no gradient came
     tolerance   1e-10, or twice the noise floor
-    floor       what changes of 1e-14 in all parameters do to the outputs; None: nobody needed to ask
-    where       the first thing that differs most, if something differs too much
+    floor       what a change of the last digit of all parameters does to the outputs, and ``gradient_floor``
+                to the gradients; None: nobody needed to ask
+    where       what differs most, if something differs too much
     """
 
     error: float
     gradients: float | None
     tolerance: float
     floor: float | None
+    gradient_floor: float | None
     dtype: str
     where: str = ""
 
     @property
     def holds(self) -> bool:
-        return max(self.error, self.gradients or 0.0) <= self.tolerance
+        return not self.where
 
 
 class _Wide(TorchFunctionMode):
@@ -71,6 +75,16 @@ class _Wide(TorchFunctionMode):
         if kind_of(name) in ("linear", "conv", "attention", "norm", "add", "mul", "join"):
             args, kwargs = (_widened(v) for v in (args, kwargs))
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _grouped_product(x: Tensor, weight: Tensor, offs: Tensor | None = None, **more: Any) -> Tensor:
@@ -138,28 +152,26 @@ def _compare(
     say("the copy after")
     after, new_gradients = _run(model, batch, wide)
     error, where = difference(before, after)
-    grad_error, grad_where = None, ""
+    grad_error, grad_where, names = None, "", []
     if gradients is not None and new_gradients is not None:
         names = sorted(unchanged & gradients.keys() & new_gradients.keys())
-        grad_error, grad_where = difference(
-            {n: gradients[n] for n in names}, {n: new_gradients[n] for n in names}, scale=_largest(gradients)
-        )
-    worst = max(error, grad_error or 0.0)
-    floor, tolerance = None, BOUND
-    if worst > BOUND:
+        grad_error, grad_where = _gradient_difference(gradients, new_gradients, names)
+    floor = grad_floor = None
+    if max(error, grad_error or 0.0) > BOUND:
         say("the noise floor")
         changes.undo()
-        floor = _floor(model, batch, before, wide)
-        tolerance = max(BOUND, 2 * floor)
-    culprit = where if error > tolerance else f"the gradient of {grad_where}"
-    return Proof(
-        error,
-        grad_error,
-        tolerance,
-        floor,
-        "float64" if wide else "its own dtype",
-        culprit if worst > tolerance else "",
-    )
+        floor, grad_floor = _floor(model, batch, before, gradients, names, wide)
+    tolerance = max(BOUND, 2 * (floor or 0.0))
+    culprit = where if error > tolerance else ""
+    if grad_error is not None and grad_error > max(BOUND, 2 * (grad_floor or 0.0)):
+        culprit = culprit or f"the gradient of {grad_where}"
+    dtype = "float64" if wide else "its own dtype"
+    return Proof(error, grad_error, tolerance, floor, grad_floor, dtype, culprit)
+
+
+def _gradient_difference(before: Named, after: Named, names: Sequence[str]) -> tuple[float, str]:
+    old, new = ({n: gradients[n] for n in names} for gradients in (before, after))
+    return difference(old, new, scale=_largest(before))
 
 
 Named = dict[str, Tensor]
@@ -210,7 +222,7 @@ def outputs(model: nn.Module, batch: Any, *, wide: bool = False) -> Named:
     with untouched(model), watched(lambda original: original):
         torch.manual_seed(0)  # of a model that draws numbers; the states outside are kept
         if wide:
-            with _Wide():
+            with _Wide(), _default_dtype(torch.float64):
                 result = model(*args, **kwargs)
         else:
             result = model(*args, **kwargs)
@@ -241,7 +253,7 @@ def difference(before: Named, after: Named, scale: float = 0.0) -> tuple[float, 
         a, b = a.double(), b.double()
         same = (a == b) | (a.isnan() & b.isnan())
         off = float((a - b).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).max())
-        size = max(float(a.nan_to_num(0, 0, 0).abs().max()), 1e-6 * scale, 1e-300)
+        size = max(float(a.nan_to_num(0, 0, 0).abs().max()), 1e-3 * scale, 1e-300)
         if off / size > worst:
             worst, where = off / size, name
     return worst, where
@@ -277,13 +289,22 @@ def randomise(model: nn.Module, norms: Sequence[Norm]) -> None:
             var.mul_(between(var, 0.5, 2.0))
 
 
-@torch.no_grad()
-def _floor(model: nn.Module, batch: Any, before: Named, wide: bool) -> float:
-    """What the last digit of every parameter is worth."""
+def _floor(
+    model: nn.Module, batch: Any, before: Named, gradients: Named | None, names: Sequence[str], wide: bool
+) -> tuple[float, float | None]:
+    """What the last digit of every parameter is worth: the most of some draws."""
     generator = torch.Generator("cpu").manual_seed(2)
     step = 1e-14 if wide else 6e-8
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2.0 - 1.0
-            parameter.mul_(1 + step * sign.to(parameter.device, parameter.dtype))
-    return difference(before, outputs(model, batch, wide=wide))[0]
+    kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.is_floating_point()}
+    floor, grad_floor = 0.0, 0.0
+    for _ in range(DRAWS):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in kept:
+                    sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2.0 - 1.0
+                    parameter.copy_(kept[name] * (1 + step * sign.to(parameter.device, parameter.dtype)))
+        outputs_, grads = _run(model, batch, wide)
+        floor = max(floor, difference(before, outputs_)[0])
+        if gradients is not None and grads is not None:
+            grad_floor = max(grad_floor, _gradient_difference(gradients, grads, names)[0])
+    return floor, grad_floor if gradients is not None else None

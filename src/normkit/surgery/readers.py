@@ -8,7 +8,6 @@ nobody else uses the same numbers of the matrix for something else.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -263,17 +262,28 @@ def _merged(own: list[Use], columns: dict[int, _Columns], parameter: Tensor) -> 
 
 
 def twins(subject: Subject, name: str, parameter: Tensor) -> Iterator[str]:
-    """Experts in a list that no number of this batch met: their name differs in the last integer."""
-    numbers = list(re.finditer(r"(?<=\.)\d+(?=\.)", name))
-    if not numbers:
-        return
-    start, stop = numbers[-1].span()
-    pattern = re.compile(re.escape(name[:start]) + r"\d+" + re.escape(name[stop:]))
-    for other in subject.unread:
-        if pattern.fullmatch(other):
-            if subject.model.get_parameter(other).shape != parameter.shape:
-                raise RefusedError(f"{other}, which this batch does not reach, is of another shape")
-            yield other
+    """Experts that no number of this batch met: members of one list or dict of modules, of one class, with a
+    parameter of the same name. Modules of that kind that stand beside each other in another way may be
+    anything: they are refused."""
+    path, _, attribute = name.rpartition(".")
+    parts = path.split(".") if path else []
+    for depth in range(len(parts) - 1, -1, -1):
+        parent = subject.model.get_submodule(".".join(parts[:depth]))
+        own = parent._modules[parts[depth]]
+        rest = ".".join([*parts[depth + 1 :], attribute])
+        is_container = isinstance(parent, (nn.ModuleList, nn.ModuleDict))
+        for key, other in parent._modules.items():
+            twin = ".".join([*parts[:depth], key, rest])
+            if other is own or type(other) is not type(own) or twin not in subject.unread:
+                continue
+            if subject.model.get_parameter(twin).shape != parameter.shape:
+                continue
+            if not is_container and depth == len(parts) - 1:
+                raise RefusedError(f"{twin} is like {name}, and this batch does not reach it")
+            if is_container:
+                yield twin
+        if is_container:
+            return
 
 
 def _shifts(

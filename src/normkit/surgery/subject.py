@@ -132,6 +132,8 @@ def _axes(model: nn.Module, site: Site, name: str | None) -> tuple[int, ...] | N
     if tensor is None:
         tensor = getattr(site.module, "running_mean", None)
     sizes = [n for n in tensor.shape if n > 1] if tensor is not None else []
+    if tensor is None and len(shape) > 2 and 1 - len(shape) not in spec.axes:
+        return (1 - len(shape),)  # InstanceNorm without parameters
     if tensor is None or len(sizes) > 1:
         axes = spec.axes if spec.groups is None else spec.axes[:1]
         return axes if tensor is None or [shape[a] for a in axes] == sizes else None

@@ -44,13 +44,10 @@ class _Model(nn.Module):
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
         """Weights that are moved off the meta device come apart; what is tied stays tied."""
-        result = super()._apply(fn, recurse)
         head = self._modules.get("head")
-        if (
-            self.config.tied
-            and isinstance(head, nn.Linear)
-            and head.weight.shape == self.embedding.token.weight.shape
-        ):
+        is_tied = isinstance(head, nn.Linear) and head.weight is self.embedding.token.weight
+        result = super()._apply(fn, recurse)
+        if is_tied and isinstance(head, nn.Linear):
             head.weight = self.embedding.token.weight
         return result
 
