@@ -142,8 +142,8 @@ MODELS = {
     "fused queries, keys and values": (Packed, rows),
     "torch's attention": (TorchAttention, rows),
     "two norms beside each other, two readers": (TwoReaders, rows),
-    "experts in one tensor": (Experts, rows),
-    "experts in a list": (ListedExperts, rows),
+    "experts in one tensor": (lambda: Experts(40), rows),
+    "experts in a list": (lambda: ListedExperts(40), rows),
     "zeros in between": (Padded, rows),
     "channels first, groups": (ChannelsFirst, images),
     "channels first, zeros around": (lambda: ChannelsFirst(padding=1), images),
@@ -172,6 +172,41 @@ def test_it_computes_the_same_on_other_data_and_is_undone_bit_for_bit(name):
         assert off(old, model, other) < 1e-6  # new weights are rounded to float32
     certificate.undo()
     assert same_bits(before, model)
+
+
+class Choosing(nn.Module):
+    """Rows that are chosen go through the matrix, the others as they are; in this batch all are chosen."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(D), nn.Linear(D, D)
+
+    def forward(self, x):
+        y = self.norm(x)
+        chosen = x[..., 0] > -100
+        out = y.clone()
+        out[chosen] = self.linear(y[chosen])
+        return out
+
+
+class Mixing(Choosing):
+    def forward(self, x):
+        y = self.norm(x)
+        return self.linear(torch.where(x[..., :1] > -100, y, x))
+
+
+@pytest.mark.parametrize("kind", [Choosing, Mixing])
+def test_a_choice_that_another_batch_makes_otherwise_is_refused(kind):
+    with pytest.raises(NormkitError, match="depends on the data"):
+        surgery.fold_affine(trained(kind()), rows)
+
+
+def test_experts_that_the_batch_does_not_meet_are_named():
+    torch.manual_seed(0)
+    certificate = surgery.fold_affine(trained(ListedExperts(40)), rows)
+    changed = [t.name for t in certificate.tensors if t.name.startswith("experts")]
+    assert len(changed) == 40
+    assert "this batch does not reach all of them" in str(certificate)
 
 
 def test_1_plus_w_is_left_at_0():

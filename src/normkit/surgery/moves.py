@@ -101,8 +101,8 @@ def _join(books: Books, op: Operation) -> bool:
 
 
 def _choose(books: Books, one: Tensor, two: Tensor) -> None:
-    """Which of two stands where depends on the data: in another batch it may be the other. What is to be in one
-    place alone, a norm's output, is read by that; so is everything beside what nobody follows."""
+    """Which of two stands where depends on the data: in another batch it may be the other. What is to be in
+    one place alone, a norm's output, is read by that; so is everything beside what nobody follows."""
     for this, other in ((one, two), (two, one)):
         beside = values(other)
         found = [

@@ -199,8 +199,9 @@ def _scales(
             unseen.append(name)
         found.append(ScaleInto(name, into))
         for twin in twins(subject, name, parameter):
-            found.append(ScaleInto(twin, into))
-            unseen.append(twin)
+            if twin not in unseen:  # each of its like names it
+                found.append(ScaleInto(twin, into))
+                unseen.append(twin)
     return found, unseen
 
 
