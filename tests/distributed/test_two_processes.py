@@ -18,6 +18,7 @@ CLAIMS = [
     "sync_batch_norm_does_not_count_a_batch_of_padding",
     "sync_batch_norm_does_not_synchronise_in_evaluation",
     "a_converted_model_keeps_its_process_group",
+    "surgery_synchronises_a_derived_class_and_keeps_what_it_does",
     "sync_batch_norm_takes_a_mask_on_each_rank",
     "sync_batch_norm_takes_a_rank_of_padding_alone",
     "sync_batch_norm_is_twice_differentiable",

@@ -114,6 +114,27 @@ def a_converted_model_keeps_its_process_group():
     assert model[0]._sync_group() is group
 
 
+class WithActivation(nn.BatchNorm2d):
+    """A class derived from BatchNorm that calls torch's function itself, as timm's do."""
+
+    def forward(self, x):
+        training = self.training or self.running_mean is None
+        y = nn.functional.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, training, self.momentum, self.eps
+        )
+        return y.tanh()
+
+
+def surgery_synchronises_a_derived_class_and_keeps_what_it_does():
+    x, weights, mine = whole_batch((3, 4, 2), (5, 2))
+    single = nn.Sequential(WithActivation(3)).double()
+    sync = copy.deepcopy(single)
+    certificate = nk.surgery.bn_to_sync(sync, x[mine])
+    same_as_one_process(sync, single, x, weights, mine)
+    certificate.undo()
+    assert type(sync[0]) is WithActivation
+
+
 def sync_batch_norm_takes_a_mask_on_each_rank():
     for sizes in ((4, 4), (5, 2)):
         x, weights, mine = whole_batch((7, 3), sizes)

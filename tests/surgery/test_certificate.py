@@ -108,24 +108,18 @@ def test_where_float64_is_impossible_the_bound_is_twice_the_noise_floor():
     assert certificate.error <= certificate.tolerance < 1e-5
 
 
-class Interrupting(nn.Module):
-    """The model itself fails on its second run after the edit."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.linear, self.fail = nn.LayerNorm(8), nn.Linear(8, 4), False
-
-    def forward(self, x):
-        if self.fail and bool((self.norm.weight == 1).all()) and x.dtype == torch.float32:
-            raise KeyboardInterrupt
-        return self.linear(self.norm(x))
-
-
-def test_ctrl_c_leaves_the_model_as_it_was():
-    net = trained(Interrupting())
-    net.fail = True
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("odd")])
+def test_ctrl_c_and_a_failure_after_the_change_leave_the_model_as_it_was(monkeypatch, error):
+    net = model()
     before = state(net)
-    with pytest.raises(KeyboardInterrupt):
+
+    def fail(*_):
+        assert not same_bits(before, net), "the change was made"
+        raise error
+
+    monkeypatch.setattr("normkit.surgery.operating.difference", fail)
+    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else NormkitError
+    with pytest.raises(expected):
         surgery.fold_affine(net, x)
     assert same_bits(before, net)
 

@@ -249,7 +249,29 @@ class Hidden(nn.Module):
             return x.relu()
 
 
+class SharedGain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.two.weight = self.one.weight
+        self.a, self.b = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x):
+        return self.a(self.one(x)) + self.b(self.two(2 * x + 1))
+
+
+class PenalisedGain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.RMSNorm(D), nn.Linear(D, D)
+
+    def forward(self, x):
+        return self.linear(self.norm(x)) + self.norm.weight.sum()
+
+
 REFUSED = {
+    "a shared gain": (SharedGain, "has the same parameters"),
+    "a gain that is read elsewhere": (PenalisedGain, "norm.weight is read elsewhere"),
     "added": (lambda: Ends(lambda m, y, z: z + y), "added to something else"),
     "returned": (lambda: Ends(lambda m, y, z: (z, y)), "the model returns its output"),
     "an activation": (lambda: Ends(lambda m, y, z: z + y.relu()), "relu reads it"),

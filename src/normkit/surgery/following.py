@@ -141,6 +141,8 @@ class _Follower(TorchFunctionMode):
             books.note_norm(target, [op.read[0]], op.out)
             return
         if op.in_place and op.kind in ("view", "cast", "dropout"):
+            if op.name == "bernoulli_":
+                books.known.pop(op.out, None)
             return  # it is what it was
         if len(op.made) == 1 and op.out.numel() == 0:
             return

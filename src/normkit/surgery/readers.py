@@ -68,6 +68,11 @@ def plan_fold(subject: Subject, norm: Norm, *, untie: bool, new_biases: bool = T
     flow = subject.flow
     if norm.has_activation:
         raise RefusedError("its module goes on with an activation")
+    if norm.shares:
+        raise RefusedError(f"{norm.shares} has the same parameters")
+    for name in filter(None, (norm.gain, norm.bias)):
+        if _elsewhere(subject, name) or any(u.weight.name == name for u in flow.uses):
+            raise RefusedError(f"{name} is read elsewhere too")
     sources = [use.source for use in flow.norms if use.key == norm.key and use.source is not None]
     if not sources:
         raise RefusedError("the batch does not reach it")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Norm:
     is_function: bool = False
     training: bool = False
     shape: tuple[int, ...] = ()
+    shares: str = ""  # another norm, with the same gain or bias
 
     @property
     def has_activation(self) -> bool:
@@ -93,6 +94,8 @@ def find_norms(inspection: Inspection) -> list[Norm]:
     for site in inspection.sites:
         gain, bias = _parameters(inspection, site)
         key = gain or bias or site.path
+        if key in found and found[key].module is not site.module and not site.is_function:
+            key = f"{key} of {site.path}"
         axes = _axes(inspection.model, site, gain or bias)
         if axes is None:
             continue
@@ -105,7 +108,12 @@ def find_norms(inspection: Inspection) -> list[Norm]:
                 shape=site.shape,
             ),
         )
-    return list(found.values())
+    return [replace(norm, shares=_other_user(norm, found.values())) for norm in found.values()]
+
+
+def _other_user(norm: Norm, norms: Iterable[Norm]) -> str:
+    own = {norm.gain, norm.bias} - {None}
+    return next((n.path for n in norms if n.key != norm.key and own & {n.gain, n.bias}), "")
 
 
 def _parameters(inspection: Inspection, site: Site) -> tuple[str | None, str | None]:
