@@ -155,3 +155,50 @@ def test_progress_is_told():
     old = copy.deepcopy(net)
     surgery.fold_affine(net, x)
     assert off(old, net, x) < 1e-6
+
+
+class Reads(nn.Module):
+    """A norm, something of one's own, a matrix."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.read, self.between = nn.LayerNorm(8), nn.Linear(8, 8), between
+        trained(self)
+
+    def forward(self, x):
+        return self.read(self.between(x, self.norm(x)))
+
+
+def masked(x, h):
+    h = h.clone()
+    h[x[..., 0] > 3] = 0
+    return h
+
+
+def written_behind_its_back(x, h):
+    view = h.view(-1, 8)
+    h.detach().mul_((x[..., :1] < 3).to(h))
+    return view
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        (lambda x, h: h[..., x.mean((0, 1)).argsort()], "other values"),
+        (lambda x, h: h * (2 if float(x.max()) > 3 else 1), "large values"),
+        (masked, "large values"),
+        (written_behind_its_back, "large values"),
+        (lambda x, h: h.roll(x.shape[0], -1), "fewer rows"),
+        (lambda x, h: h / x.shape[1], "fewer tokens"),
+        (lambda x, h: nn.functional.pad(h, (0, 0, 0, 1)) if h.shape[1] < 5 else h, "fewer tokens"),
+        (lambda x, h: torch.cat([h[:, :5], h[:, 5:] + 1], 1), "more tokens"),
+    ],
+    ids=["sorted", "scaled", "masked", "in place", "rolled", "by length", "padded", "late tokens"],
+)
+def test_what_holds_for_one_batch_alone_is_refused(between, words):
+    net = Reads(between)
+    before = state(net)
+    with pytest.raises(NormkitError, match=f"of a batch with {words} differs by"):
+        surgery.fold_affine(net, x.clamp(-2.9, 2.9))
+    assert same_bits(before, net)

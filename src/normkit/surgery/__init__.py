@@ -9,7 +9,8 @@ following   one run of the model, with the labels of all its numbers, into a flo
 moves       what functions do to labels; weighted: where they meet a matrix
 readers     who reads a norm; writers, direct: who writes what it reads
 changes     edits of tensors and modules, which can be undone; become: modules of a class derived from theirs
-proving     the same edits on a copy with random norms, compared in float64; certificate: what came of it
+proving     the same edits on a copy with random norms, compared in float64, also on other batches (batches);
+            certificate: what came of it
 operating   plan, prove, change, compare
 folder      a folder of Hugging Face's into another
 """

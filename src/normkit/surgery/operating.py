@@ -183,13 +183,16 @@ def _and_more(paths: list[str]) -> str:
 
 
 def _not_proven(plan: Plan, proof: Proof) -> Exception:
+    other = "of a batch with" in proof.where
     return user_error(
         f"{plan.surgery} is not proven: {proof.where} differs by "
         f"{proof.gradients if proof.where.startswith('the gradient') else proof.error:.2g} of its largest "
         "number on a copy with random norms. "
         "The model was not changed.",
         expected=f"at most {proof.tolerance:.2g}, or twice what rounding does to the model",
-        fix="the model does something with these norms that cannot be seen: please report it.",
+        fix="what the model does there depends on its input, and one run does not show how: leave its norms."
+        if other
+        else "the model does something with these norms that cannot be seen: please report it.",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from normkit.inspect.edit import Edit, Edits
 from normkit.inspect.operations import kind_of, name_of
 from normkit.inspect.trace import tensors_of, watched
 from normkit.inspect.untouched import untouched
+from normkit.surgery.batches import others
 from normkit.surgery.subject import Norm
 
 __all__ = ["BOUND", "Proof", "difference", "outputs", "prove"]
@@ -145,6 +146,7 @@ def _compare(
 ) -> Proof:
     say("the copy before")
     before, gradients = _run(model, batch, wide)
+    elsewhere = _elsewhere(model, batch, wide)
     old = _identities(model)
     changes = Edits(edits(model))
     changes.apply()
@@ -165,8 +167,44 @@ def _compare(
     culprit = where if error > tolerance else ""
     if grad_error is not None and grad_error > max(BOUND, 2 * (grad_floor or 0.0)):
         culprit = culprit or f"the gradient of {grad_where}"
+    if not culprit:
+        say("the copy after, on other batches")
+        if floor is not None:
+            changes.apply()
+        far, culprit = _off_elsewhere(model, elsewhere, changes, wide)
+        error = max(error, far) if culprit else error
     dtype = "float64" if wide else "its own dtype"
     return Proof(error, grad_error, tolerance, floor, grad_floor, dtype, culprit)
+
+
+def _elsewhere(model: nn.Module, batch: Any, wide: bool) -> list[tuple[str, Any, Named]]:
+    """What it gives on other batches, as far as it takes them and gives numbers."""
+    found = []
+    for words, other in others(batch):
+        with suppress(Exception), torch.no_grad():
+            made = {n: t.detach() for n, t in outputs(model, other, wide=wide).items()}
+            if all(bool(t.isfinite().all()) for t in made.values()):
+                found.append((words, other, made))
+    return found
+
+
+def _off_elsewhere(
+    model: nn.Module, elsewhere: Sequence[tuple[str, Any, Named]], changes: Edits, wide: bool
+) -> tuple[float, str]:
+    """The difference on the first of them that differs too much, and where."""
+    with torch.no_grad():
+        off = [
+            (*difference(old, outputs(model, other, wide=wide)), k)
+            for k, (_, other, old) in enumerate(elsewhere)
+        ]
+        if max((error for error, _, _ in off), default=0.0) <= BOUND:
+            return 0.0, ""
+        changes.undo()
+        for error, where, k in off:
+            words, other, old = elsewhere[k]
+            if error > BOUND and error > 2 * _floor(model, other, old, None, (), wide)[0]:
+                return error, f"{where} of a batch with {words}"
+    return 0.0, ""
 
 
 def _gradient_difference(before: Named, after: Named, names: Sequence[str]) -> tuple[float, str]:
