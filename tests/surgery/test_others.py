@@ -252,3 +252,22 @@ def test_equalise_refuses_a_bad_alpha():
     for alpha in (-0.1, 1.5, "half", True, float("nan")):
         with pytest.raises(NormkitError, match="alpha"):
             surgery.equalise_gains(language_model(), ids, alpha=alpha)
+
+
+@pytest.mark.parametrize("name", ["ln_to_rms", "to_dyt"])
+def test_torchs_own_encoder_layer_uses_the_new_norm_without_gradients_too(name):
+    """Without gradients it has a fast path, which computes a LayerNorm whatever the module is."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8), enable_nested_tensor=False).eval()
+    batch = torch.randn(3, 6, 8) + 2
+    with torch.no_grad():
+        before = net(batch)
+    certificate = getattr(surgery, name)(net, batch)
+    with torch.no_grad():
+        fast = net(batch)
+    torch.testing.assert_close(fast, net(batch).detach())
+    assert (fast - before).abs().max() > 1e-3
+    certificate.undo()
+    with torch.no_grad():
+        assert torch.equal(net(batch), before)

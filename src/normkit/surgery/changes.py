@@ -23,6 +23,9 @@ __all__ = [
 ]
 
 Undo = Callable[[], None]
+# nn.TransformerEncoderLayer hands gain, bias and eps of its norms to one operator for all of it, without
+# gradients, whatever class they are of; unless this attribute is 0.
+FAST_PATH = "activation_relu_or_gelu"
 
 
 def tensor_at(model: nn.Module, name: str) -> Tensor:
@@ -165,12 +168,17 @@ def replace_module(model: nn.Module, path: str, what: str, build: Callable[[nn.M
         for name, hooks in vars(old).items():
             if "hooks" in name and isinstance(hooks, dict) and hooks and name in vars(new):
                 vars(new)[name] = hooks
+        fast = {parent: vars(parent)[FAST_PATH] for parent, _ in places if FAST_PATH in vars(parent)}
         for parent, name in places:
             parent._modules[name] = new
+        for parent in fast:
+            setattr(parent, FAST_PATH, 0)
 
         def undo() -> None:
             for parent, name in places:
                 parent._modules[name] = old
+            for parent, value in fast.items():
+                setattr(parent, FAST_PATH, value)
 
         return undo
 
