@@ -11,7 +11,7 @@ PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
 
-demo: $(READY) ## set up, then compare norms and placements on Python's own source: three minutes, then a page
+demo: $(READY) ## set up, then compare norms and placements on Python's own source: four minutes at most, then a page
 	@$(BIN)/normkit compare $(ARGS)
 
 tour: $(READY) ## a short tour of the norms on real numbers

@@ -26,6 +26,8 @@ SLOW = {
     "tests/kernels/test_instruction_sets.py": (),
     "tests/kernels/test_without_library.py": (),
     "tests/lab/test_engines.py": (),
+    "tests/lab/test_figures.py": (),
+    "tests/lab/test_own.py": ("test_placements_are_known_by_their_fields",),
     "tests/lab/test_measuring.py": (
         "test_no_number_is_a_result_and_stops_the_run",
         "test_the_probe_leaves_the_model_as_it_was",
@@ -37,7 +39,8 @@ SLOW = {
         "test_without_a_name_it_lists_the_studies_and_their_verdicts",
         "test_the_ledger_is_shown_whole_or_for_a_study",
     ),
-    "tests/lab/test_sweep.py": ("test_a_rung_keeps_the_better_half",),
+    "tests/lab/test_report_verb.py": (),
+    "tests/lab/test_sweep.py": ("test_more_seeds_add_to_what_is_there",),
     "tests/lab/test_train.py": (),
     "tests/lab/test_verbs.py": (),
     "tests/norms/test_gradients.py": ("test_both_outputs_of_a_fused_sum_have_gradients",),

@@ -46,11 +46,12 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "ScaleNorm": "dim eps device dtype *axis",
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "lab.compare": "task *data *norm *placement *lr *seeds *depth *width *batch_size *warmup *steps "
-    "*schedule *out *engine *address *workers *limit *prune *progress **fields",
+    "*schedule *budget *device *out *engine *address *workers *limit *prune *progress **fields",
     "lab.study": "names *seeds *quick *out *engine *address *workers *progress",
     "lab.ledger": "results",
     "lab.train": "run out *resume *bf16 *compile *shard *every *progress",
-    "lab.Run": "task options norm placement lr depth width batch_size warmup steps schedule seed until",
+    "lab.Run": "task options norm placement lr depth width batch_size warmup steps schedule seed until "
+    "device",
     "lab.Task": "",
     "lab.Task.model": "self run",
     "lab.Task.batch": "self size generator",

@@ -30,8 +30,8 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
             "--width",
             "--batch-size",
         ),
-        *("--warmup", "--steps", "--schedule", "--set", "--out", "--engine", "--address", "--workers"),
-        *("--limit", "--prune", "--tensorboard"),
+        *("--warmup", "--steps", "--budget", "--device", "--schedule", "--set", "--out", "--engine"),
+        *("--address", "--workers", "--limit", "--prune", "--tensorboard"),
     ],
     "train": [
         *(
@@ -45,8 +45,8 @@ SURFACE = {  # verb -> its options; a change here belongs into the CHANGELOG
             "--batch-size",
             "--warmup",
         ),
-        *("--steps", "--schedule", "--seed", "--set", "--out", "--resume", "--every", "--bf16", "--compile"),
-        "--shard",
+        *("--steps", "--device", "--schedule", "--seed", "--set", "--out", "--resume", "--every", "--bf16"),
+        *("--compile", "--shard"),
     ],
     "study": [
         *("--all", "--quick", "--verify", "--ledger", "--page", "--json", "--seeds", "--out", "--save"),
@@ -182,13 +182,36 @@ def test_an_error_is_said_without_a_traceback(raised, code, said, capsys, monkey
     assert (got, out, err.lstrip("\n")) == (code, "", said)
 
 
-def test_an_interrupt_that_torch_swallows_still_ends_in_one_line(capsys, monkeypatch):
+WHILE_TORCH_LOADS = """
+import os, sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def find_spec(name, *rest):
+    if name == "numpy" and "torch" in sys.modules:
+        PathFinder.find_spec = find
+        os.kill(os.getpid(), {number})
+    return find(name, *rest)
+PathFinder.find_spec = find_spec
+from normkit.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_torch_is_loaded_ends_the_command_at_once(number):
+    code = WHILE_TORCH_LOADS.format(number=int(number))
+    found = subprocess.run([sys.executable, "-c", code, "info"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "normkit: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_torch_swallows_still_ends_in_one_line(number, capsys, monkeypatch):
     def fail(**arguments):
         with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         raise ImportError("cannot load module more than once per process")
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     monkeypatch.setattr(cli.command.commands["info"], "callback", fail)
     assert run(capsys, "info") == (130, "", "normkit: interrupted\n")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before

@@ -9,9 +9,13 @@ from normkit.lab.run import Run
 from normkit.lab.store import Store
 
 OUTCOME = Outcome(
-    *("ok", 2.0, 2.5, 3.0, 20),
+    *("ok", 2.0, 2.5),
+    judged=[2.4, 2.6],
+    baselines={"a constant": 3.0},
+    floor=3.0,
+    steps=20,
     curve=[[1, 3.0], [2, 2.5]],
-    held_out=[[20, 2.5]],
+    validation=[[20, 2.5]],
     by_depth={"start": {"gradient": [1.0], "stream": [1.0]}, "end": {"gradient": [1.0], "stream": [1.0]}},
     parameters=10,
     seconds=1.0,
@@ -23,6 +27,7 @@ ABOUT = {
     **{"source": ["a file"], "data": ["data"], "problem": [], "axes": {"norm": ["layer", "rms"]}},
     **{"common": {"depth": 6}, "runs": 4, "code": "code", "machine": {"cpu": "one"}, "engine": "local"},
     **{"workers": 1, "prune": None, "full_steps": 400, "started": "today", "finished": "today"},
+    **{"budget": None, "asked": "", "planned": None},
 }
 
 

@@ -21,8 +21,10 @@ def rows(norm, losses, *, placement="pre", lr=1e-3, status="ok", **changes):
                 status,
                 best_loss=loss,
                 final_loss=loss,
-                plateau=PLATEAU,
+                baselines={"a constant": PLATEAU},
+                floor=PLATEAU,
                 steps=100,
+                validation=[(50, loss), (100, loss)],
                 step_ms=1.0,
                 units_per_second=1.0,
                 peak_mb=1.0,
@@ -45,16 +47,16 @@ def test_a_clear_winner_is_named_with_its_margin():
     assert [arm.label for arm in summary.arms] == ["layer · pre", "rms · pre"]
     assert summary.ties == ()
     assert summary.behind["rms · pre"].mean == pytest.approx(0.5)
-    assert (
-        "Use norm=layer, placement=pre, lr=0.001: held-out loss 2.010 ± 0.025 nats" in summary.recommendation
-    )
-    assert "beats every other arm" in summary.recommendation
+    assert "Use norm=layer, placement=pre, lr=0.001: held-out loss 2.010 ± 0.025 nats" in summary.why
+    assert "beats every other arm" in summary.why
 
 
-def test_what_the_seeds_do_not_separate_is_a_tie():
+def test_what_the_seeds_do_not_separate_is_close_and_no_answer():
+    """The seeds leave room for a difference of half of what was learnt: that is no tie."""
     summary = summarise(rows("layer", [2.0, 2.3, 2.1]) + rows("rms", [2.2, 2.1, 2.3]), VARIED)
     assert summary.ties == ("rms · pre",)
-    assert "a tie" in summary.recommendation
+    assert summary.state == "none"
+    assert "neither a difference nor a tie" in summary.why
 
 
 def test_seeds_are_compared_one_by_one():
@@ -65,8 +67,8 @@ def test_seeds_are_compared_one_by_one():
 
 def test_one_seed_gives_no_verdict():
     summary = summarise(rows("layer", [2.0]) + rows("rms", [2.5]), VARIED)
-    assert "one seed" in summary.recommendation
-    assert "cannot judge" in summary.recommendation
+    assert "one seed" in summary.why
+    assert "cannot judge" in summary.why
     assert summary.ties == ()
 
 
@@ -91,7 +93,7 @@ def test_max_stable_lr_and_sensitivity_follow_their_definitions():
     rms = (
         rows("rms", [1.8] * 3, lr=1e-3)
         + rows("rms", [2.5] * 3, lr=1e-2)
-        + rows("rms", [None] * 3, lr=1e-1, status="nan")
+        + rows("rms", [None] * 3, lr=1e-1, status="diverged")
     )
     arms = {arm.label: arm for arm in summarise(layer + rms, VARIED).arms}
     assert arms["layer · pre"].max_stable_lr == 1e-2
@@ -103,9 +105,10 @@ def test_max_stable_lr_and_sensitivity_follow_their_definitions():
 
 def test_all_dead_is_said():
     summary = summarise(
-        rows("layer", [None] * 3, status="nan") + rows("rms", [3.5] * 3, status="stuck"), VARIED
+        rows("layer", [None] * 3, status="diverged") + rows("rms", [3.5] * 3, status="at baseline"), VARIED
     )
-    assert "No arm has learnt anything" in summary.recommendation
+    assert summary.state == "none"
+    assert "Nothing learnt anything" in summary.why
     assert summarise(rows("layer", [None] * 3, status="failed"), VARIED) is None
 
 
@@ -129,7 +132,7 @@ def test_other_axes_make_arms_of_their_own():
     results = rows("layer", [2.0] * 3, depth=2) + rows("layer", [2.2] * 3, depth=4)
     summary = summarise(results, [*VARIED, "depth"])
     assert [arm.label for arm in summary.arms] == ["layer · pre · depth 2", "layer · pre · depth 4"]
-    assert "depth=2" in summary.recommendation
+    assert "depth=2" in summary.why
 
 
 def test_without_a_plateau_there_is_no_stable_rate():
@@ -146,9 +149,9 @@ def blind(norm, losses, **changes):
     """Results of a task that does not know how bad a blind guess is."""
     made = rows(norm, losses, **changes)
     for _, outcome in made:
-        outcome.plateau = None
+        outcome.baselines, outcome.floor = {}, None
         if outcome.final_loss is None:
-            outcome.status = "nan"
+            outcome.status = "diverged"
     return made
 
 
@@ -156,16 +159,18 @@ def test_an_arm_that_diverged_is_last_and_never_a_tie_even_without_a_plateau():
     summary = summarise(blind("rms", [None] * 3) + blind("layer", [0.5, 0.6, 0.9]), VARIED)
     assert [arm.label for arm in summary.arms] == ["layer · pre", "rms · pre"]
     assert summary.ties == ()
-    assert "rms · pre diverged" in summary.recommendation
-    assert summary.arms[1].loss == "learnt nothing"
+    assert "no other arm can be the answer" in summary.why
+    assert summary.arms[1].loss == "diverged"
 
 
 def test_a_single_good_run_without_a_plateau_is_good():
-    assert summarise(blind("layer", [0.05]), VARIED).recommendation.startswith("Use norm=layer")
+    assert summarise(blind("layer", [0.05, 0.06]), VARIED).why.startswith("Use norm=layer")
 
 
 def test_all_diverged_without_a_plateau_is_a_result():
-    assert "No arm has learnt anything" in summarise(blind("layer", [None]), VARIED).recommendation
+    summary = summarise(blind("layer", [None]), VARIED)
+    assert (summary.state, summary.answers[0].change) == ("none", {"lr": "0.0001,0.000316,0.001"})
+    assert "every arm diverged" in summary.why
 
 
 def test_arms_are_ranked_over_the_seeds_that_all_have():
@@ -180,8 +185,8 @@ def test_different_problems_are_not_compared():
     )
     hard = rows("layer", [2.5, 2.6, 2.7], options=(("length", 64),))
     summary = summarise(easy + hard, [*VARIED, "length"], "nats", ["length"])
-    assert "2 different problems (length)" in summary.recommendation
-    assert summary.recommendation.count("Use norm=layer") == 2
+    assert "2 different problems (length)" in summary.why
+    assert summary.why.count("Use norm=layer") == 2
     assert "layer · pre · length 64" not in summary.behind
 
 

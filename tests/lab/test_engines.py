@@ -1,5 +1,6 @@
 """The same numbers everywhere, and no run lost with its worker."""
 
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -40,16 +41,18 @@ def jobs(task=OWN, count=3, **options):
 def losses(work, chosen):
     """Held-out losses by run, each once."""
     news = []
-    done = list(chosen(work, lambda *n: news.append(n)))
+    with contextlib.closing(chosen):
+        done = list(chosen(work, lambda *n: news.append(n)))
     assert sorted(job.key for job, _ in done) == sorted(job.key for job in work), "every run once"
     assert all(outcome.error is None for _, outcome in done), [o.error for _, o in done]
     assert {key for key, _, _ in news} <= {job.key for job in work}
-    return {job.key: outcome.held_out for job, outcome in done}
+    return {job.key: (outcome.validation, outcome.judged) for job, outcome in done}
 
 
 @pytest.fixture(scope="module")
 def wanted():
-    return {job.key: execute(job).held_out for job in jobs()}
+    found = {job.key: execute(job) for job in jobs()}
+    return {key: (outcome.validation, outcome.judged) for key, outcome in found.items()}
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -81,7 +84,8 @@ TROUBLE = "lab.own_task:Trouble"
 
 
 def outcomes(work, chosen):
-    return {job.run.seed: outcome for job, outcome in chosen(work, lambda *_: None)}
+    with contextlib.closing(chosen):
+        return {job.run.seed: outcome for job, outcome in chosen(work, lambda *_: None)}
 
 
 @pytest.mark.parametrize(
@@ -107,13 +111,13 @@ def test_an_interrupt_is_the_tasks_own_in_a_worker_and_the_users_in_this_process
 def test_a_run_beyond_its_limit_is_stopped_and_marked_and_the_others_go_on(workers, what):
     start = time.monotonic()
     found = outcomes(jobs(TROUBLE, what=what), engine("local", workers=workers, limit=5))
-    assert [found[seed].status == "failed" for seed in range(3)] == [False, True, False]
+    assert [found[seed].status == "stopped" for seed in range(3)] == [False, True, False]
     assert "longer than its limit of 5 seconds" in found[1].error
     assert time.monotonic() - start < 40
 
 
 def test_a_worker_is_not_charged_for_loading_torch():
-    slot = _Slot()
+    slot = _Slot(b"")
     try:
         future = slot.submit(jobs(count=1)[0])
         assert slot.busy_for() == 0.0
@@ -181,6 +185,17 @@ def test_the_process_of_a_notebook_is_left_as_it_was():
     assert torch.equal(torch.rand(3), wanted)
 
 
+def test_workers_stay_for_the_next_round_until_the_engine_is_closed():
+    chosen = engine("local", workers=1)
+    with contextlib.closing(chosen):
+        pids = []
+        for _ in range(2):
+            list(chosen(jobs(count=1), lambda *_: None))
+            pids.append({process.pid for process in multiprocessing.active_children()})
+        assert pids[0] == pids[1] != set()
+    assert not {process.pid for process in multiprocessing.active_children()} & pids[0]
+
+
 def test_closing_stops_the_workers_at_once():
     work = jobs(count=200)
     running = engine("local", workers=1)(work, lambda *_: None)
@@ -215,10 +230,11 @@ def test_ray_marks_what_exits_and_what_hangs_and_goes_on():
     pytest.importorskip("ray", reason="pip install 'normkit[ray]'")
     work = [*jobs(TROUBLE, what="exit"), *jobs(TROUBLE, what="hang for good")]
     chosen = engine("ray", workers=2, limit=20)  # a busy machine takes some seconds to start
-    found = {(job.run.value("what"), job.run.seed): o for job, o in chosen(work, lambda *_: None)}
+    with contextlib.closing(chosen):
+        found = {(job.run.value("what"), job.run.seed): o for job, o in chosen(work, lambda *_: None)}
     assert [found["exit", seed].status == "failed" for seed in range(3)] == [False, True, False]
     assert "sys.exit(3)" in found["exit", 1].error
-    hanging = [found["hang for good", seed].status == "failed" for seed in range(3)]
+    hanging = [found["hang for good", seed].status == "stopped" for seed in range(3)]
     assert hanging == [False, True, False]
     assert "longer than its limit of 20 seconds" in found["hang for good", 1].error
 

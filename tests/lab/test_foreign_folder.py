@@ -48,7 +48,7 @@ def test_reading_a_folder_imports_nothing_that_it_names(name, form, capsys, tmp_
 
 def test_a_run_is_put_into_words_without_its_task():
     assert "depth 3" in str(Run(task="no_such_module:Task", depth=3))
-    assert "depth" not in str(Run(task="text", depth=Run.depth))
+    assert "depth" not in str(Run(task="text", depth=4)), "as the task has it by default"
     assert str(Run(task="os:path")).startswith("layer, pre, lr 0.001")
 
 
@@ -100,7 +100,8 @@ def test_the_words_of_a_sweep_are_those_that_a_page_needs():
     """What is forged here is what a comparison writes: the tests above would be of no use otherwise."""
     import inspect
 
-    from normkit.lab.sweep import _Sweep
+    from normkit.lab.jobs import Sweep
+    from normkit.lab.sweep import compare_settings
 
-    source = inspect.getsource(_Sweep.about)
-    assert all(f'"{name}":' in source for name in ABOUT if name != "finished")
+    source = inspect.getsource(Sweep.about) + inspect.getsource(compare_settings)
+    assert all(f'"{name}":' in source for name in ABOUT)

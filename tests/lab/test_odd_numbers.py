@@ -135,7 +135,7 @@ def test_a_full_disk_is_read_with_the_log_on_it(tmp_path):
         result = report(disk, TMPDIR=str(disk))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert "Use norm=" in result.stdout, result.stderr
+    assert "held-out loss 2.500" in result.stdout, result.stderr
     assert "batch · pre" in result.stdout, "what is in the log alone is there, too"
     assert result.returncode == 2, "the page has no room"
     assert "report.html cannot be written: No space left" in result.stderr
@@ -184,5 +184,5 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["report", str(tmp_path)])
     captured = capsys.readouterr()
-    assert "Use norm=" in captured.out
+    assert "held-out loss 2.500" in captured.out
     assert "cannot be written" in captured.err

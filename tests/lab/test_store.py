@@ -12,7 +12,7 @@ from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 from normkit.lab.store import Store
 
-OUTCOME = Outcome("ok", best_loss=2.0, final_loss=2.5, plateau=3.0, curve=[[1, 3.0], [2, None]])
+OUTCOME = Outcome("ok", best_loss=2.0, final_loss=2.5, baselines={"a": 3.0}, curve=[[1, 3.0], [2, None]])
 
 
 def fill(folder, keys=("a", "b")):

@@ -249,6 +249,9 @@ def test_all_89_claims_are_there_in_order():
 def test_every_claim_has_one_piece_of_evidence_that_exists(claim):
     assert sum(map(bool, (claim.rule, claim.test, claim.paper))) == 1
     assert claim.text.endswith(".")
+    assert claim.quote
+    assert "\ufffd" not in claim.quote
+    assert not claim.mended or claim.text not in claim.mended
     if claim.rule:
         name, _, rule = claim.rule.partition(".")
         assert rule in {r.name for r in find_study(name).rules}

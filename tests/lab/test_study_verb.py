@@ -1,6 +1,7 @@
 """normkit study as a user types it."""
 
 import json
+import re
 
 import pytest
 from lab.test_verbs import run
@@ -34,6 +35,44 @@ def test_a_study_shows_its_rules_and_saves_its_rows(capsys, tmp_path):
     assert "All eighteen cells are as published  18 cells (every seed)" in out
     assert f"page  {tmp_path / 'runs' / 'report.html'}" in out
     assert StudyResult.load(tmp_path / "rows" / "invariances.json").verdict == "supported"
+
+
+def shown(folder):
+    """The studies on its page."""
+    return re.findall(r'class="study" id="([a-z-]+)"', (folder / "report.html").read_text())
+
+
+def test_the_page_of_one_study_has_the_others_of_its_folder_too(capsys, tmp_path):
+    options = ["--workers", 0, "--out", tmp_path]
+    assert run(capsys, "study", "invariances", "numerics", "--seeds", 3, *options)[0] == 0
+    assert shown(tmp_path) == ["invariances", "numerics"]
+    assert run(capsys, "study", "numerics", "--seeds", 3, *options)[0] == 0
+    assert shown(tmp_path) == ["invariances", "numerics"]
+
+
+def test_a_smoke_run_is_not_put_beside_full_ones(capsys, tmp_path):
+    options = ["--workers", 0, "--out", tmp_path]
+    run(capsys, "study", "numerics", "--quick", *options)
+    assert shown(tmp_path) == ["numerics"]
+    _, out, _ = run(capsys, "study", "invariances", "--seeds", 3, *options)
+    assert out.endswith(f"page  {tmp_path / 'report.html'}\n")
+    assert shown(tmp_path) == ["invariances"]
+    _, out, _ = run(capsys, "study", "invariances", "--quick", *options)
+    assert out.endswith("report.html, of full runs: a smoke run is not put beside them\n")
+    assert "A smoke run" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_study_that_is_interrupted_leaves_the_page_of_the_others(capsys, tmp_path, monkeypatch):
+    options = ["--workers", 0, "--out", tmp_path]
+    run(capsys, "study", "invariances", "--seeds", 3, *options)
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Cell, "perform", interrupt)
+    assert run(capsys, "study", "numerics", *options)[0] == 130
+    assert run(capsys, "report", tmp_path)[0] == 0
+    assert shown(tmp_path) == ["invariances"]
 
 
 def test_verify_measures_again_and_notices_a_change(capsys, monkeypatch):

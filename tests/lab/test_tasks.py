@@ -53,9 +53,9 @@ def test_every_task_learns_something_in_forty_steps(name, fields, arm, monkeypat
     losses = [training.advance() for _ in range(40)]
     assert all(map(math.isfinite, losses))
     assert training.evaluate() < before - 0.05
-    plateau = task.plateau()
-    assert plateau is not None
-    assert 0.5 < plateau < 5
+    baselines = training.task.baselines()
+    assert baselines
+    assert all(0.5 < loss < 5 for loss in baselines.values())
     assert task.units >= 1
     assert len(task.layers(training.model)) == (4 if "Dates" in name else 2)
     assert task.source
@@ -72,22 +72,34 @@ def test_a_task_gives_the_same_numbers_every_time(name):
     assert not torch.equal(next(nk.lab.task.tensors(other)), next(nk.lab.task.tensors(batches[0])))
 
 
-def test_text_is_split_by_file(folder):
-    task = find("text", {"data": str(folder)})
-    seen = {name for name, _ in task.corpus.files}
-    unseen = {name for name, _ in task.corpus.unseen}
-    assert unseen == {"file00.txt", "file10.txt"}
-    assert not seen & unseen
-    assert len(seen | unseen) == 12
+def written(tensor):
+    return bytes(tensor.tolist())
 
 
-def test_a_single_file_is_split_at_its_end(tmp_path):
+def test_text_is_split_by_whole_files_drawn_by_the_seed(folder):
+    found = corpus.read(str(folder))
+    contents = dict(found.files)
+    drawn = set()
+    for seed in range(4):
+        parts = found.split(seed)
+        kept = written(parts.held_out) + written(parts.validation)
+        names = {name for name, content in contents.items() if content in kept}
+        assert not any(contents[name] in written(parts.training) for name in names)
+        assert len(kept) + len(parts.training) == found.size
+        assert min(len(parts.held_out), len(parts.validation)) >= found.size // 5 - 1
+        drawn.add(frozenset(names))
+    assert len(drawn) > 1, "each seed draws its own"
+
+
+def test_a_single_file_is_split_into_pieces(tmp_path):
     path = tmp_path / "one.txt"
-    path.write_text(LIBRARY)
+    path.write_text("".join(f"line {k} says {k * k} and {k**3}\n" for k in range(3000)))
     found = corpus.read(str(path))
-    (_, start), (_, end) = found.files[0], found.unseen[0]
-    assert start + end == path.read_bytes()
-    assert len(end) == len(start + end) // 10
+    parts = found.split(0)
+    assert sorted(written(torch.cat([parts.training, parts.validation, parts.held_out]))) == sorted(
+        path.read_bytes()
+    )
+    assert len(parts.held_out) >= min(corpus.APART, found.size // 5)
 
 
 def test_a_folder_a_file_and_a_glob_give_the_same_data(folder):
@@ -109,8 +121,8 @@ def test_hidden_files_and_binary_files_are_left_out(folder):
     ("files", "text"),
     [
         ({}, "nothing in it"),
-        ({"a.txt": b""}, "nothing in it"),
-        ({"a.bin": b"\0\1\2" * 9000}, "1 binary files and no text"),
+        ({"a.txt": b""}, "1 empty (a.txt)"),
+        ({"a.bin": b"\0\1\2" * 9000}, "1 binary (a.bin)"),
         ({"a.txt": b"too short"}, "9 bytes of text"),
     ],
 )
@@ -118,7 +130,7 @@ def test_data_that_cannot_be_used_are_refused(tmp_path, files, text):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(NormkitError) as error:
-        find("text", {"data": str(tmp_path)}).training  # noqa: B018
+        find("text", {"data": str(tmp_path)}).corpus  # noqa: B018
     assert text in str(error.value)
 
 
@@ -127,11 +139,22 @@ def test_data_that_are_not_there_are_refused():
         find("text", {"data": "/no/such/place"}).fingerprint  # noqa: B018
 
 
-def test_the_plateau_of_text_is_that_of_byte_frequencies(tmp_path):
+def test_the_tables_of_text_are_what_the_entropy_says(tmp_path):
+    """A byte that is a coin: one bit, whatever came before. Where every third is the sum of the two before,
+    the trigram knows something, and the others nothing."""
     path = tmp_path / "coin.txt"
-    coins = torch.randint(2, (40_000,), generator=torch.Generator().manual_seed(0))
+    coins = torch.randint(2, (200_000,), generator=torch.Generator().manual_seed(0))
     path.write_bytes(bytes((97 + coins).tolist()))
-    assert find("text", {"data": str(path)}).plateau() == pytest.approx(math.log(2), abs=0.02)
+    found = find("text", {"data": str(path)}).baselines()
+    assert list(found) == ["unigram", "bigram", "trigram"]
+    assert all(loss == pytest.approx(math.log(2), abs=0.01) for loss in found.values())
+    pairs = torch.randint(4, (60_000, 2), generator=torch.Generator().manual_seed(0))
+    triples = torch.cat([pairs, pairs.sum(1, keepdim=True) % 4], dim=1)
+    path.write_bytes(bytes((97 + triples.flatten()).tolist()))
+    found = find("text", {"data": str(path)}).baselines()
+    assert found["unigram"] == pytest.approx(math.log(4), abs=0.01)
+    assert found["bigram"] == pytest.approx(math.log(4), abs=0.01)
+    assert found["trigram"] == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(6), abs=0.02)
 
 
 def test_padding_of_lines_is_masked():
@@ -186,22 +209,22 @@ def test_results_of_normkit_are_no_data(folder):
 def test_data_under_a_hidden_folder_can_be_named(tmp_path, folder):
     hidden = tmp_path / ".cache"
     folder.rename(hidden)
-    assert corpus.read(str(hidden)).count == 12
+    assert len(corpus.read(str(hidden)).files) == 12
 
 
-def test_a_held_out_part_that_would_be_tiny_is_taken_from_all_files(folder):
-    for name in ("file00.txt", "file10.txt"):
-        (folder / name).write_text("short")
+def test_a_file_that_is_a_third_of_all_is_cut(folder):
+    (folder / "file00.txt").write_text("".join(f"{k} and {k * k}\n" for k in range(20_000)))
     found = corpus.read(str(folder))
-    assert len(found.unseen) == 12
-    assert sum(len(c) for _, c in found.unseen) > found.size / 20
+    parts = found.split(0)
+    assert len(parts.held_out) < 2 * min(corpus.APART, found.size // 5)
 
 
-def test_the_plateau_of_the_stream_is_that_of_the_best_constant():
+def test_the_baseline_of_the_stream_is_the_best_constant():
     task = find("stream", {})
     _, answers = task.held_out()[0]
-    assert task.plateau() == pytest.approx(answers.square().mean().item())
-    assert (answers - answers.mean()).square().mean().item() == pytest.approx(task.plateau(), rel=0.02)
+    (found,) = task.baselines().values()
+    assert found == pytest.approx(answers.square().mean().item())
+    assert (answers - answers.mean()).square().mean().item() == pytest.approx(found, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,26 @@
-"""``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns."""
+"""``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns;
+and how a signal ends it, and the other verbs that train."""
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from lab.folders import environment
+from lab.own_task import Small
 
 import normkit as nk
 from normkit.errors import NormkitError
 from normkit.lab import Run, train
+from normkit.lab.measuring import ENDINGS
+from normkit.lab.training import Training
 
 OWN = "lab.own_task:Small"
 
@@ -91,9 +100,154 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, mon
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_a_word(tmp_path):
-    with pytest.raises(NormkitError, match=r"The loss is nan at step 11"):
+def test_a_loss_that_is_no_number_ends_the_run_as_diverged(tmp_path):
+    with pytest.raises(NormkitError, match=r"diverged: the loss is nan at step 11[\s\S]*fix: a smaller"):
         train(small(task="lab.own_task:Exploding"), tmp_path, progress=False)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["final_loss"], len(result["losses"])) == ("diverged", None, 11)
+
+
+@dataclass(frozen=True)
+class Hopeless(Small):
+    """Something simpler than a model makes no mistake."""
+
+    def baselines(self):
+        return {"an oracle": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"steps": 300}, "ok"),
+        ({"steps": 300, "until": 200}, "stopped"),
+        ({"steps": 300, "task": "lab.test_train:Hopeless"}, "at baseline"),
+        ({"steps": 3, "lr": 1e3}, "diverged"),
+    ],
+)
+def test_the_result_says_how_the_run_ended_in_the_words_of_a_comparison(changes, status, tmp_path, capsys):
+    assert train(small(**changes), tmp_path)["status"] == status
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == status
+    out = capsys.readouterr().out
+    assert all(f"baseline {name}: {loss:.3f}" in out for name, loss in result["baselines"].items())
+    assert result["baselines"]
+    assert (f"ended    {status}: {ENDINGS[status]}" in out) == (status != "ok")
+
+
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_there_is_nothing_to_resume_in_a_folder_without_a_checkpoint(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NormkitError, match=r"--resume: .* has no checkpoint.pt[\s\S]*leave --resume out"):
+        train(small(), tmp_path / folder, resume=True, progress=False)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"], "and nothing is made"
+
+
+@pytest.mark.parametrize("method", ["mkdir", "touch", "exists"])
+def test_a_folder_that_cannot_be_written_is_found_before_the_training(method, tmp_path, monkeypatch):
+    def denied(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("normkit.lab.single.Path." + method, denied)
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("it trains"))
+    with pytest.raises(NormkitError, match=r"cannot be written: Permission denied[\s\S]*--out"):
+        train(small(), tmp_path / "out", progress=False)
+
+
+def test_a_folder_of_data_that_cannot_be_read_says_so(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", denied)
+    run = Run(task="text", options=(("data", str(tmp_path / "data")),), depth=1, width=16, steps=1)
+    with pytest.raises(NormkitError, match=r"--data .*data cannot be read: Permission denied[\s\S]*fix:"):
+        train(run, tmp_path / "out", progress=False)
+
+
+def test_a_file_is_no_folder_for_the_results(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NormkitError, match="file cannot be written: File exists"):
+        train(small(), tmp_path / "file", progress=False)
+
+
+def test_a_result_that_cannot_be_written_gets_a_message(tmp_path, monkeypatch):
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("normkit.lab.single.Path.write_text", full)
+    with pytest.raises(NormkitError, match=r"result.json cannot be written[\s\S]*No space left"):
+        train(small(), tmp_path, progress=False)
+    assert (tmp_path / "model.pt").exists()
+
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+missing, find = {missing}, PathFinder.find_spec
+PathFinder.find_spec = lambda name, *a: None if name.partition(".")[0] in missing else find(name, *a)
+from normkit.cli import main
+main()
+"""
+# What  pip install normkit  does not bring.
+EXTRAS = ["jinja2", "markupsafe", "pandas", "plotly", "ray", "scipy", "sklearn"]
+
+
+def train_without(missing, folder):
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT.format(missing=missing), "train"]
+    sizes = ["--depth", "1", "--width", "16", "--batch-size", "2", "--steps", "3", "--out", str(folder)]
+    return subprocess.run([*command, *sizes], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_without_numpy_nothing_is_trained_that_could_not_be_kept(tmp_path):
+    result = train_without(["numpy"], tmp_path / "out")
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == "This needs numpy, which is not installed.\n  fix: pip install numpy\n"
+    assert "step" not in result.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_install_trains_and_keeps_the_model(tmp_path):
+    result = train_without(EXTRAS, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert nk.LanguageModel.load(tmp_path / "model.safetensors").config.dim == 16
+
+
+def test_a_base_install_has_numpy():
+    import re
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert "numpy" in re.search(r"^dependencies = \[(.*)\]", text, re.M)[1]
+
+
+@dataclass(frozen=True)
+class Divided(Small):
+    """What is held out depends on the seed, as for text; and the noise on the time."""
+
+    seed: int | None = None
+
+    def split(self, seed):
+        return replace(self, seed=seed)
+
+    def advance(self, step, steps):
+        self.__dict__["time"] = step
+
+    def held_out(self):
+        x, y = self.batch(64, torch.Generator().manual_seed(1))
+        return [(x, y + (100 if self.seed is None else self.seed) + self.__dict__.get("time", 0))]
+
+    def sample(self, model):
+        return f"divided by {self.seed}"
+
+
+def test_everything_is_measured_on_the_split_of_the_runs_seed(tmp_path, capsys):
+    run = small(task="lab.test_train:Divided", seed=3, lr=1e-9)
+    first = train(run, tmp_path)
+    assert "divided by 3" in capsys.readouterr().out
+    _, y = Divided().batch(64, torch.Generator().manual_seed(1))
+    assert first["final_loss"] == pytest.approx((y + 3 + 29).square().mean().item(), rel=0.2)
+    again = train(run, tmp_path, resume=True, progress=False)
+    assert again["final_loss"] == first["final_loss"], "in its own time, too"
 
 
 def test_bf16_trains(tmp_path):
@@ -155,35 +309,92 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one(one, tmp_path):
     assert losses(tmp_path) == pytest.approx(one, rel=2e-4)
 
 
-def test_ctrl_c_keeps_a_checkpoint(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "normkit",
-        "train",
-        "--task",
-        OWN,
-        "--steps",
-        "100000",
-        "--out",
-        str(tmp_path),
-    ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+def start(verb, *arguments):
+    """A verb in a process of its own, whose output can be read while it runs."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "normkit", verb, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
     )
-    for line in process.stdout:
-        if "results" in line:
-            break
-    process.stdout.readline()
-    import time
 
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
+
+def read_until(process, text):
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"it ended before it said {text!r}")
+
+
+def stored(folder):
+    """How many runs a folder has so far."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{folder / 'runs.sqlite'}?mode=ro", uri=True)) as db:
+            return db.execute("SELECT count(*) FROM runs").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def is_running(number):
+    try:
+        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_ctrl_c_and_sigterm_keep_a_checkpoint(number, tmp_path):
+    process = start("train", "--task", OWN, "--steps", 10000, "--out", tmp_path)
+    read_until(process, "step 500/")
+    process.send_signal(number)
     rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, rest
     assert "--resume goes on from" in rest
+    assert "normkit: interrupted" in rest
     assert "Traceback" not in rest
-    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] > 0
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] >= 500
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "stopped"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from Linux's /proc")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_sweep_that_gets_ctrl_c_or_sigterm_keeps_its_runs_ends_its_workers_and_goes_on(number, tmp_path):
+    sweep = ["--task", OWN, "--norm", "rms", "--lr", "1e-2", "--seeds", 6, "--steps", 1000]
+    process = start("compare", *sweep, "--workers", 2, "--out", tmp_path)
+    read_until(process, "[1/6]")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(number)
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert "of 6 runs are stored in" in rest
+    assert "normkit: interrupted" in rest
+    assert "Traceback" not in rest
+    assert len(children) >= 2
+    end = time.monotonic() + 10
+    while any(map(is_running, children)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(is_running, children))
+    again = start("compare", *sweep, "--workers", 2, "--out", tmp_path)
+    said = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, said
+    assert "of them are done already" in said
+    assert "[6/6]" in said
+
+
+def test_a_study_that_gets_sigterm_ends_as_with_ctrl_c(tmp_path):
+    process = start("study", "cost", "--workers", 1, "--out", tmp_path)
+    end = time.monotonic() + 60
+    while not stored(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert "runs are stored in" in rest
+    assert "Traceback" not in rest
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -102,7 +102,7 @@ def test_a_terminal_of_few_letters_gets_them(tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert "Use norm=" in result.stdout
+    assert "held-out loss 2.500" in result.stdout
 
 
 def test_a_console_leaves_words_alone():

@@ -2,6 +2,7 @@
 
 import functools
 import xml.etree.ElementTree as ET
+from itertools import product
 
 import pytest
 import torch
@@ -127,6 +128,42 @@ def test_every_placement_can_be_drawn(name, tmp_path):
     assert texts.count("+") == 1 + rule.dual
     figure.save(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text(encoding="utf-8") == figure._repr_svg_()
+
+
+OWN = {
+    "one's own": Placement(pre=True, gate=Learned(0.0), skip=0.5),
+    "with a formula": Placement(post=True, skip=DepthFormula("l<L & 2", lambda layer, depth: 2.0)),
+    "with a function": Placement(out=True, skip=lambda layer, depth: 1 / depth),
+    **PLACEMENTS,
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_notebook_shows_a_placement_as_its_drawing(name):
+    found = OWN[name]._repr_svg_()
+    assert type(found) is str
+    assert ET.fromstring(found).tag == "{http://www.w3.org/2000/svg}svg"
+    assert found == draw(OWN[name] if isinstance(OWN[name], Placement) else name)
+
+
+def test_another_placement_is_another_drawing():
+    drawn = {
+        Placement(pre=pre, out=out, post=post)._repr_svg_() for pre, out, post in product([0, 1], repeat=3)
+    }
+    assert len(drawn) == 8
+    assert PLACEMENTS["pre"]._repr_svg_() == PLACEMENTS["pre"].rule._repr_svg_()
+
+
+def test_a_placement_is_written_as_one_would_type_it():
+    for placement in (
+        Placement(),
+        Placement(pre=True, final=True),
+        Placement(gate=Learned(0.0), inner="qkv"),
+    ):
+        assert eval(repr(placement)) == placement
+    assert repr(Placement(pre=True, final=True)) == "Placement(pre=True, final=True)"
+    formula = PLACEMENTS["deepnorm"].rule
+    assert repr(formula).startswith("Placement(post=True, skip=DepthFormula(text='(2L)^1/4'), gain=")
 
 
 BAD = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -56,7 +57,8 @@ for _verb in (compare, train, report, study, doctor, surgery, verify, bench, inf
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. A user's mistake is said in plain words and exits with 2; Ctrl-C exits with 130."""
+    """Run the command. A user's mistake is said in plain words and exits with 2; Ctrl-C exits with 130, as
+    does SIGTERM, by which systems and schedulers end a process."""
     interrupted = False
     if arguments is None:  # the process is ours
         keep_memory()
@@ -67,11 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def interrupt(*_: Any) -> None:
         nonlocal interrupted
         interrupted = True
+        if arguments is None and _is_loading("torch"):  # which swallows it, and nothing has begun
+            os.write(2, b"normkit: interrupted\n")
+            os._exit(130)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        code = command.main(arguments, prog_name="normkit", standalone_mode=False)
+        typed = sys.argv[1:] if arguments is None else arguments
+        code = command.main(typed, prog_name="normkit", standalone_mode=False, obj=list(typed))
     except NormkitError as error:
         from normkit.lab.console import visible
 
@@ -86,8 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not interrupted:
             raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if interrupted:
         click.echo("normkit: interrupted", err=True)
         code = 130
     sys.exit(code)
+
+
+def _is_loading(name: str) -> bool:
+    """Is the import of a module going on?"""
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))

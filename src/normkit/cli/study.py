@@ -59,7 +59,7 @@ def study(
     """Run studies, and judge by rules that were written down before.
 
     Without a name: the list, with the verdicts of the run that comes with normkit. The page is
-    FOLDER/report.html.
+    FOLDER/report.html; it has all studies of that folder.
     """
     from normkit.lab.studies.base import all_studies, find_study
     from normkit.lab.studying import FOLDER
@@ -138,8 +138,10 @@ def _run(names: tuple[str, ...], quick: bool, out: Path, save: Path | None, opti
         _show(result)
         if save is not None:
             result.save(save)
-    page = write_studies({r.name: r for r in results}, out / "report.html")
-    click.echo(f"\npage  {page}")
+    stored = studying.stored_studies(out)
+    page = write_studies(stored, out / "report.html")
+    is_other = quick and not all(result.quick for result in stored.values())
+    click.echo(f"\npage  {page}{', of full runs: a smoke run is not put beside them' if is_other else ''}")
 
 
 def _verify(names: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -206,7 +208,9 @@ def _ledger(names: tuple[str, ...], as_json: bool) -> None:
     for row in rows:
         evidence = f"{row['study']}: {row['measured']}" if row["study"] else row["test"] or row["paper"]
         unexpected = f"We had expected {row['expected']}. {row['why']}" if row["why"] else ""
-        below = [line for line in (row["correction"], unexpected, evidence) if line]
+        below = [
+            line for line in (row["quote"], row["correction"], unexpected, row["mended"], evidence) if line
+        ]
         text = Text.assemble(row["claim"], *((f"\n{line}", "dim") for line in below))
         table.add_row(str(row["number"]), text, row["verdict"])
     count = Counter(row["verdict"] for row in rows)

@@ -34,6 +34,9 @@ NOTES = {
 class Claim:
     """One sentence of a note, and its evidence: the rule of a study, a named test, or a paper.
 
+    ``quote`` is the sentence as it stands in the note, ``text`` a fair rendering of it; ``mended`` how it had
+    been rendered before, where that was not fair to the note.
+
     Where a rule decides, ``supported`` and ``not_supported`` say what follows from its verdict; an
     inconclusive one leaves the claim open. Else ``verdict`` says it. ``expected`` is the verdict that was
     written down before the seeds that decide were run, and ``why`` the reason where it came out otherwise.
@@ -51,6 +54,8 @@ class Claim:
     verdict: str = ""
     correction: str = ""
     why: str = ""
+    quote: str = ""
+    mended: str = ""
 
     @property
     def study(self) -> str:
@@ -94,6 +99,7 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
             {
                 "number": claim.number,
                 "note": claim.note,
+                "quote": claim.quote,
                 "claim": claim.text,
                 "verdict": verdict,
                 "measured": measured,
@@ -103,6 +109,7 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
                 "correction": claim.correction,
                 "expected": claim.expected,
                 "why": claim.why,
+                "mended": claim.mended,
             }
         )
     return rows

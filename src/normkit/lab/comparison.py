@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.errors import NormkitError, user_error
+from normkit.lab.advice import changed
 from normkit.lab.analysis import Summary, row, summarise
+from normkit.lab.arms import Arm
+from normkit.lab.extras import needs
 from normkit.lab.measuring import Outcome
+from normkit.lab.overview import as_html, as_text
+from normkit.lab.progress import written
 from normkit.lab.run import Run
 from normkit.lab.store import Store
 from normkit.lab.stored import check_about
@@ -18,14 +23,18 @@ if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
-__all__ = ["Comparison", "needs", "unreadable"]
+__all__ = ["Comparison", "unreadable"]
+
+COPIED = 0.05  # of the held-out rows: a few may be the same by chance
 
 
 class Comparison:
     """Runs, and what they say.
 
-    ``recommendation`` is one sentence, ``arms`` a table of the arms, ``table`` one of the runs, ``figures``
-    has plotly's figures by name, ``save`` writes the page.
+    ``state`` is "recommendation", "tie" or "none"; ``winner`` the arm that beats all others, or None;
+    ``choice`` the one to take, of a tie the simplest and cheapest; ``why`` the sentence with the numbers;
+    ``command`` what would get an answer where there is none. ``arms`` is a table of the arms, ``table`` one
+    of the runs, ``figures`` has plotly's figures by name, ``save`` writes the page.
     """
 
     def __init__(
@@ -63,27 +72,89 @@ class Comparison:
         if not self.results:
             what = unreadable(self.unread) if self.unread else f"{self.folder} has no finished run yet."
             raise user_error(what, fix="start the same command again.")
-        about = self.about
-        found = summarise(self.results, list(about["axes"]), about["loss_name"], about["problem"])
+        found = self.summary_of(self.results)
         if found is None:
-            errors = [o.error for _, o in self.results if o.error]
+            errors = [o.error for _, o in self.results if o.error]  # and none that ended
             raise NormkitError("\n".join(["All runs failed. The first error:", *errors[:1]]))
         return found
 
+    def summary_of(self, results: Sequence[tuple[Run, Outcome]]) -> Summary | None:
+        """What some of the runs say; None where none has ended."""
+        about = self.about
+        return summarise(results, list(about["axes"]), about["loss_name"], about["problem"])
+
     @property
-    def recommendation(self) -> str:
-        return self.summary.recommendation
+    def state(self) -> str:
+        """ "recommendation", "tie" or "none"."""
+        return "none" if self._stopped else self.summary.state
+
+    @property
+    def winner(self) -> Arm | None:
+        """The arm that beats all others, if there is one, of one problem."""
+        answers = self.summary.answers
+        return answers[0].winner if self.state == "recommendation" and len(answers) == 1 else None
+
+    @property
+    def choice(self) -> Arm | None:
+        """The arm to take: the winner, or the simplest and cheapest of a tie."""
+        answers = self.summary.answers
+        return answers[0].choice if self.state != "none" and len(answers) == 1 else None
+
+    @property
+    def why(self) -> str:
+        """The answer in words, or why there is none."""
+        if self._stopped:
+            return f"No answer yet: {self._missing} are missing. The same command goes on. {self.summary.why}"
+        return self.summary.why
+
+    @property
+    def command(self) -> str | None:
+        """What would get an answer, where there is none."""
+        changes = [a.change for a in self.summary.answers if a.state == "none" and a.change]
+        if self._stopped:
+            return str(self.about["command"])
+        return changed(self.about["command"], self._affordable(changes[0])) if changes else None
+
+    def _seeds(self, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Those that were asked for, if they were named, and more, so that what is done is kept."""
+        seeds = sorted({run.seed for run, _ in self.results})
+        if "seeds" not in change or seeds == [*range(len(seeds))]:
+            return change
+        more = range(seeds[-1] + 1, seeds[-1] + 1 + change["seeds"] - len(seeds))
+        return {**change, "seeds": ",".join(map(str, [*seeds, *more]))}
+
+    def _affordable(self, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same as a longer budget, where that is what was asked for."""
+        if self.about["budget"] is None or not {"lr", "steps", "seeds"} & set(change):
+            return self._seeds(change)
+        if "lr" in change:  # the same steps, so that what is done is kept
+            steps = self.about["planned"]["steps"]
+            return {**change, "budget": None, "steps": steps, "prune": True}
+        longest = max((run for run, _ in self.results), key=lambda run: run.steps)
+        seeds = len({run.seed for run, _ in self.results})
+        factor = change["steps"] / longest.steps if "steps" in change else change["seeds"] / seeds
+        return {"budget": written(self.about["budget"] * max(1.2, factor))}
+
+    @property
+    def _stopped(self) -> bool:
+        return "finished" not in self.about
+
+    @property
+    def _missing(self) -> str:
+        done, planned = len(self.results), self.about["runs"]
+        return "runs" if self.about["prune"] else f"{planned - done} of {planned} runs"
 
     @property
     def warnings(self) -> list[str]:
         """What weakens the answer."""
         lost = [unreadable(self.unread)] if self.unread else []
-        if "finished" in self.about:
-            return [*lost, *self.summary.warnings]
-        done, planned = len(self.results), self.about["runs"]
-        count = "runs" if self.about["prune"] else f"{planned - done} of {planned} runs"
-        missing = f"Not finished: {count} are missing. The same command goes on."
-        return [*lost, missing, *self.summary.warnings]
+        if self.about.get("copied", 0.0) > COPIED:
+            lost.append(
+                f"{self.about['copied']:.0%} of the held-out rows are among a few training batches, too: a "
+                "low loss may be memory."
+            )
+        steps = f" --steps {self.about['planned']['steps']} --prune" if self.about["budget"] else ""
+        return [*lost, *(w + steps if " --lr " in w else w for w in self.summary.warnings)]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -103,6 +174,7 @@ class Comparison:
                 {
                     **arm.values,
                     "best_lr": arm.best.lr,
+                    "ending": arm.ending,
                     "loss": arm.best.loss.mean,
                     "half_width": arm.best.loss.half,
                     "tie": arm.label in self.summary.ties,
@@ -133,11 +205,10 @@ class Comparison:
         return write(self, Path(path) if path is not None else self.folder / "report.html")
 
     def _repr_html_(self) -> str:
-        text = self.recommendation.replace("&", "&amp;").replace("<", "&lt;")
-        return f"<p><b>{text}</b></p>{self.arms.to_html(index=False, float_format='%.4g')}"
+        return as_html(self)
 
     def __repr__(self) -> str:
-        return f"Comparison of {len(self.results)} runs in {self.folder}\n{self.recommendation}"
+        return as_text(self)
 
 
 def unreadable(unread: Sequence[str]) -> str:
@@ -147,18 +218,3 @@ def unreadable(unread: Sequence[str]) -> str:
         f"Damaged: {len(unread)} runs cannot be read and are left out ({named}). "
         "Their command does them again."
     )
-
-
-def needs(name: str) -> Any:
-    """An optional package, or the word how to get it."""
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        extra = "ray" if name == "ray" else "lab"
-        known = name in ("pandas", "plotly", "scipy", "sklearn", "ray")
-        raise user_error(
-            f"This needs {name}, which is not installed.",
-            fix=f"pip install 'normkit[{extra}]'" if known else f"pip install {name}",
-        ) from error

@@ -14,7 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from normkit.errors import user_error
-from normkit.lab.task import Task, rows, tensors
+from normkit.lab.devices import check_device
+from normkit.lab.task import Task, row_count, rows
 from normkit.norms import SyncBatchNorm
 
 __all__ = ["Group", "group"]
@@ -23,8 +24,8 @@ __all__ = ["Group", "group"]
 class Group:
     """The processes that train one model. Alone, everything here is what it would be without."""
 
-    def __init__(self, rank: int = 0, size: int = 1, shard: bool = False) -> None:
-        self.rank, self.size, self.shard = rank, size, shard
+    def __init__(self, rank: int = 0, size: int = 1, shard: bool = False, device: str = "cpu") -> None:
+        self.rank, self.size, self.shard, self.device = rank, size, shard, device
 
     @property
     def first(self) -> bool:
@@ -48,8 +49,8 @@ class Group:
         """The rows of this process. All draw the same batch, so any number of them sees the same data."""
         if self.size == 1:
             return batch
-        each = len(next(iter(tensors(batch)))) // self.size
-        return rows(batch, self.rank * each, (self.rank + 1) * each)
+        each = row_count(batch) // self.size
+        return rows(batch, torch.arange(self.rank * each, (self.rank + 1) * each))
 
     def check(self, batch_size: int) -> None:
         if batch_size % self.size:
@@ -63,7 +64,7 @@ class Group:
         """The mean loss, and whether anyone wants to stop."""
         if self.size == 1:
             return loss, stop
-        both = torch.tensor([loss, float(stop)], dtype=torch.float64)
+        both = torch.tensor([loss, float(stop)], dtype=torch.float64, device=self.device)
         distributed.all_reduce(both)
         return both[0].item() / self.size, bool(both[1] > 0)
 
@@ -84,8 +85,9 @@ class Group:
 
 
 @contextmanager
-def group(*, shard: bool = False) -> Iterator[Group]:
-    """The group that torchrun has started this process in, or one of this process alone."""
+def group(*, shard: bool = False, device: str = "cpu") -> Iterator[Group]:
+    """The group that torchrun has started this process in, or one of this process alone. On several GPUs each
+    process has that of its number."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and "RANK" not in os.environ:
         if shard:
@@ -94,10 +96,18 @@ def group(*, shard: bool = False) -> Iterator[Group]:
                 expected="several, to share the model among",
                 fix="torchrun --nproc-per-node 2 -m normkit train --shard …",
             )
-        yield Group()
+        check_device(device)
+        yield Group(device=device)
         return
-    distributed.init_process_group("gloo")
+    if device not in ("cpu", "cuda"):
+        raise user_error(f"--device {device} under torchrun.", expected="cpu, or cuda: one GPU a process")
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    check_device(device)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    distributed.init_process_group("gloo" if device == "cpu" else "nccl")
     try:
-        yield Group(distributed.get_rank(), size, shard)
+        yield Group(distributed.get_rank(), size, shard, device)
     finally:
         distributed.destroy_process_group()

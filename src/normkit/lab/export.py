@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from normkit.errors import user_error
-from normkit.lab.comparison import Comparison, needs
+from normkit.lab.comparison import Comparison
+from normkit.lab.extras import needs
 from normkit.lab.run import Run
 
 __all__ = ["FORMS", "check_tensorboard", "to_csv", "to_json", "to_parquet", "to_tensorboard"]
@@ -59,7 +60,10 @@ def to_tensorboard(comparison: Comparison) -> Path:
         shutil.rmtree(path, ignore_errors=True)
         for run, outcome in comparison.results:
             with SummaryWriter(str(path / _folder_name(run))) as writer:
-                for title, curve in (("loss/training", outcome.curve), ("loss/held out", outcome.held_out)):
+                for title, curve in (
+                    ("loss/training", outcome.curve),
+                    ("loss/validation", outcome.validation),
+                ):
                     for step, loss in curve:
                         if loss is not None:
                             writer.add_scalar(title, loss, step)

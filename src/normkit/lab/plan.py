@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
 import os
 import sys
 import typing
@@ -15,6 +16,7 @@ from typing import Any
 
 from normkit import checks
 from normkit.errors import user_error
+from normkit.lab import own
 from normkit.lab.run import Run
 from normkit.lab.task import Task, task_class
 from normkit.transformer.description import short
@@ -27,7 +29,7 @@ else:
 __all__ = ["Plan", "make_plan", "read_toml", "values"]
 
 NUMBERS = {"lr": float, "depth": int, "width": int, "batch_size": int, "warmup": int, "steps": int}
-NON_AXES = ("task", "data", "seeds", "steps", "schedule")  # settings that are not axes
+NON_AXES = ("task", "data", "seeds", "steps", "schedule", "device", "budget")  # settings that are not axes
 MAX_RUNS = 100_000  # runs of one comparison, and values of one axis
 LARGEST = 2**63  # what torch can count to
 KEYS = (*NON_AXES, "norm", "placement", *(n for n in NUMBERS if n not in NON_AXES), "set")
@@ -55,11 +57,9 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     """
     for name in settings:
         checks.one_of(name, KEYS, what="a comparison's settings:")
-    name = "text" if settings.get("task") is None else settings["task"]
-    if not isinstance(name, str):
-        raise user_error(f"task= got {short(name)}.", expected='a name, or "package.module:Class"')
+    given = {key: _named(value, key) for key, value in settings.items() if value is not None}
+    name = given.get("task", "text")
     cls = task_class(name)
-    given = {key: value for key, value in settings.items() if value is not None}
     chosen = {**cls.defaults, **given}
     axes: dict[str, tuple[Any, ...]] = {}
     for axis in ("norm", "placement"):
@@ -68,7 +68,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         axes[axis] = values(chosen.get(axis, getattr(Run, axis)), kind, axis)
     if not isinstance(given.get("set", {}), Mapping):
         raise user_error(f"set= got {short(given['set'])}.", expected="fields of the task, with their values")
-    fields = dict(given.get("set", {}))
+    fields = {**cls.defaults.get("set", {}), **given.get("set", {})}
     if "data" in given:
         fields["data"] = given["data"]
     options = _options(name, cls, fields)
@@ -80,9 +80,11 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
             f"The comparison has {count:,} runs.",
             expected=f"at most {MAX_RUNS:,}: fewer values, or fewer axes",
         )
+    device = given.get("device", Run.device)
     runs = [
         Run(
             task=name,
+            device=device,
             options=tuple(sorted(zip(options, combination[len(axes) :], strict=True))),
             schedule=schedule,
             seed=seed,
@@ -93,6 +95,15 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     ]
     varied = {k: v for k, v in {**axes, **options, "seed": tuple(seeds)}.items() if len(v) > 1}
     return Plan(tuple(runs), varied)
+
+
+def _named(value: Any, key: str) -> Any:
+    """Norms, placements and tasks that are objects get names."""
+    if key not in ("task", "norm", "placement"):
+        return value
+    if isinstance(value, list | tuple) and key != "task":
+        return [own.name_of(part, key) for part in value]
+    return own.name_of(value, key)
 
 
 def values(given: Any, kind: type, what: str) -> tuple[Any, ...]:
@@ -164,7 +175,8 @@ def _seeds(given: Any) -> list[int]:
     """A number of seeds, or the seeds themselves."""
     if isinstance(given, str) and "," not in given:
         given = _one(given, int, "seeds")
-    if isinstance(given, int) and not isinstance(given, bool):
+    if isinstance(given, numbers.Real) and not isinstance(given, bool):
+        given = _one(given, int, "seeds")
         if not 1 <= given <= MAX_RUNS:
             raise user_error(
                 f"seeds got {short(given)}.", expected="at least 1; from 3 on there are intervals"

@@ -15,6 +15,8 @@ import torch
 from normkit import checks, kernels
 from normkit._version import __version__
 from normkit.errors import user_error
+from normkit.lab import own
+from normkit.lab.devices import check_name
 from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
 from normkit.placement.norm_factory import NORMS, NormFactory
 from normkit.placement.table import PLACEMENTS, PlacementLike
@@ -33,7 +35,10 @@ _DECIDING = (
     "torch_semantics.py",
     "transformer",
 )
-_DECIDING_LAB = ("task.py", "tasks", "training.py", "measuring.py", "run.py")
+_DECIDING_LAB = (
+    *("causality.py", "devices.py", "judging.py", "measuring.py", "run.py", "task.py", "tasks"),
+    "training.py",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Run:
     """What is trained, how, and on what.
 
     Args:
-        task: "text", "digits", "lines", "stream", or ``package.module:Class``.
+        task: "text", "digits", "lines", "stream", "series", or ``package.module:Class``.
         options: the fields of the task, as pairs.
         norm, placement: names, or ``package.module:name`` of one's own.
         lr: the learning rate, after ``warmup`` steps in which it rises in a line.
@@ -49,7 +54,8 @@ class Run:
         batch_size: rows a step.
         steps: how long to train; ``until`` stops earlier on the same schedule.
         schedule: "constant", or "cosine", which falls to a tenth.
-        seed: of the weights and of the data's order.
+        seed: of the weights, of the data's order, and of what is kept apart.
+        device: where it is trained: "cpu", "cuda", "cuda:1", "mps".
     """
 
     task: str = "text"
@@ -65,11 +71,12 @@ class Run:
     schedule: str = "constant"
     seed: int = 0
     until: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if ":" not in self.norm:
+        if ":" not in self.norm and not own.is_object(self.norm):
             checks.one_of(self.norm, [*NORMS, *MORE_NORMS], what="norm=")
-        if ":" not in self.placement:
+        if ":" not in self.placement and not own.is_object(self.placement):
             checks.one_of(self.placement, PLACEMENTS, what="placement=")
         checks.one_of(self.schedule, SCHEDULES, what="schedule=")
         for name, least in (("depth", 1), ("width", 1), ("batch_size", 1), ("warmup", 0), ("steps", 1)):
@@ -78,6 +85,7 @@ class Run:
                 raise user_error(f"{name}= got {short(value)}.", expected=f"an integer of at least {least}")
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
             raise user_error(f"seed= got {short(self.seed)}.", expected="an integer from 0 to 2^63 - 1")
+        check_name(self.device)
         if not (isinstance(self.lr, float) and 0 < self.lr < float("inf")):
             raise user_error(f"lr= got {self.lr!r}.", expected="a number above 0, for example 1e-3")
 
@@ -88,11 +96,13 @@ class Run:
 
     @property
     def norm_factory(self) -> NormFactory:
-        return imported(self.norm, what="norm") if ":" in self.norm else self.norm
+        factory: NormFactory = _part(self.norm, "norm")
+        return factory
 
     @property
     def placement_rule(self) -> PlacementLike:
-        return imported(self.placement, what="placement") if ":" in self.placement else self.placement
+        rule: PlacementLike = _part(self.placement, "placement")
+        return rule
 
     def build_task(self) -> Task:
         return find(self.task, dict(self.options))
@@ -113,14 +123,15 @@ class Run:
         """The same for any code, which is not looked at: a stored run can be checked against its key."""
         config = self.config()
         config["options"].pop("data", None)  # where the data lie does not matter; what they are, does
+        config["device"] = config["device"].partition(":")[0]  # nor which one of its kind
         text = json.dumps([config, data, code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def code(self) -> str:
         """The version of all code that decides its numbers, a user's own modules included."""
-        own = "".join(source_of(name) for name in (self.task, self.norm, self.placement))
-        mark = f", own code {hashlib.sha256(own.encode()).hexdigest()[:12]}" if own else ""
+        text = "".join(source_of(name) for name in (self.task, self.norm, self.placement))
+        mark = f", own code {hashlib.sha256(text.encode()).hexdigest()[:12]}" if text else ""
         return code_version() + mark
 
     def value(self, name: str) -> Any:
@@ -133,7 +144,7 @@ class Run:
     @property
     def label(self) -> str:
         """In few letters, for a bar."""
-        return f"{self.norm} {self.placement} {self.lr:.2g}"
+        return f"{own.short_name(self.norm)} {own.short_name(self.placement)} {self.lr:.2g}"
 
     def __str__(self) -> str:
         usual = loaded_defaults(self.task)
@@ -142,7 +153,15 @@ class Run:
             f"{n} {getattr(self, n)}" for n in sizes if getattr(self, n) != usual.get(n, getattr(Run, n))
         ]
         extra += [f"{name} {value}" for name, value in self.options if name != "data"]
-        return ", ".join([self.norm, self.placement, f"lr {self.lr:.3g}", *extra, f"seed {self.seed}"])
+        names = (own.short_name(name) for name in (self.norm, self.placement))
+        return ", ".join([*names, f"lr {self.lr:.3g}", *extra, f"seed {self.seed}"])
+
+
+def _part(name: str, what: str) -> Any:
+    """What a name stands for; that of a part of normkit is enough."""
+    if own.is_object(name):
+        return own.get(name)
+    return imported(name, what=what) if ":" in name else name
 
 
 # Norms that are for images only, beside those of a Transformer.

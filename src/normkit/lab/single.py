@@ -19,9 +19,11 @@ from torch import nn
 from normkit.errors import NormkitError, user_error
 from normkit.lab.console import plain_console
 from normkit.lab.distributed import Group, group
-from normkit.lab.measuring import finite
+from normkit.lab.extras import needs
+from normkit.lab.judging import baselines_of, losses, mean_over_rows
+from normkit.lab.measuring import ENDINGS, exploded, finite, learnt_nothing
 from normkit.lab.run import Run
-from normkit.lab.task import explained
+from normkit.lab.task import Task, explained
 from normkit.lab.training import Training
 
 __all__ = ["train"]
@@ -48,16 +50,18 @@ def train(
     Args:
         run: what to train.
         out: the folder of checkpoint, model and result.
-        resume: go on from the checkpoint, if there is one.
+        resume: go on from the checkpoint in the folder, which must be there.
         bf16: autocast to bfloat16.
         compile: torch.compile the model.
         every: steps between two checkpoints.
 
     Returns:
-        the result that is also in ``result.json``: run, losses, held-out losses.
+        the result that is also in ``result.json``: run, losses, held-out losses, baselines, and as
+        ``status`` how it ended, in the words of :func:`compare`.
     """
+    needs("numpy")  # safetensors writes a model with it; better now than after the training
     folder = Path(out)
-    with group(shard=shard) as processes:
+    with group(shard=shard, device=run.device) as processes:
         console = plain_console(soft_wrap=True, quiet=not (progress and processes.first))
         return _Single(run, folder, processes, console, every).train(resume, bf16, compile)
 
@@ -83,26 +87,31 @@ class _Single:
                 model.compile()
             return self.group.wrap(self.task, model)
 
-        training = Training(
-            self.run,
-            self.task,
-            prepare=prepare,
-            share=self.group.share,
-            dtype=torch.bfloat16 if bf16 else None,
-        )
-        if resume and (self.folder / CHECKPOINT).exists():
+        with explained(str(self.run), self.run.task):
+            training = Training(
+                self.run,
+                self.task,
+                device=self.group.device,
+                prepare=prepare,
+                share=self.group.share,
+                dtype=torch.bfloat16 if bf16 else None,
+            )
+        if resume:
             self._load(training)
-        self._describe(training, bf16, compile)
-        with _interruption() as wanted, explained(str(self.run), self.run.task):
-            stopped = self._loop(training, wanted)
+        with explained(str(self.run), self.run.task):
+            self._describe(training, bf16, compile)
+            with _interruption() as wanted:
+                stopped = self._loop(training, wanted)
         self._save(training)
         if stopped:
+            self._write_result("stopped", None)
             self.console.print(
                 f"\nStopped after {training.step} of {self.run.last} steps. "
                 f"The same command with --resume goes on from {self.folder / CHECKPOINT}.",
             )
             raise KeyboardInterrupt
-        return self._finish(training)
+        with explained(str(self.run), self.run.task):
+            return self._finish(training)
 
     def _loop(self, training: Training, wanted: list[bool]) -> bool:
         """Step by step to the end, or until somebody wants to stop: always between two steps."""
@@ -121,10 +130,11 @@ class _Single:
                 self.losses.append(finite(loss))
                 if finite(loss) is None:
                     kept = (self.folder / CHECKPOINT).exists()
-                    raise NormkitError(
-                        f"The loss is {loss} at step {training.step}.\n"
-                        f"  fix: a smaller learning rate than {self.run.lr:.3g}, or --warmup; "
-                        f"{'the last checkpoint is' if kept else 'no checkpoint was'} in {self.folder}."
+                    self._write_result("diverged", None)
+                    raise user_error(
+                        f"diverged: the loss is {loss} at step {training.step}.",
+                        fix=f"a smaller learning rate than {self.run.lr:.3g}, or --warmup; "
+                        f"{'the last checkpoint is' if kept else 'no checkpoint was'} in {self.folder}.",
                     )
                 smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
                 bar.update(shown, completed=training.step, state=f"step {training.step}, loss {smooth:.3f}")
@@ -138,16 +148,31 @@ class _Single:
         return False
 
     def _prepare_folder(self, resume: bool) -> None:
-        path = self.folder / CHECKPOINT
-        if path.exists() and not resume:
+        try:
+            has_checkpoint = (self.folder / CHECKPOINT).exists()
+            if not resume and not has_checkpoint:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            if has_checkpoint or not resume:
+                probe = self.folder / f".writable.{os.getpid()}"
+                probe.touch()
+                probe.unlink()
+        except OSError as error:
+            raise user_error(
+                f"{self.folder} cannot be written: {error.strerror}.",
+                expected="a folder that can be",
+                fix="choose another one with --out.",
+            ) from error
+        if has_checkpoint and not resume:
             raise user_error(
                 f"{self.folder} has a checkpoint of an earlier run.",
                 fix="add --resume to go on with it, or choose another folder with --out.",
             )
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise user_error(f"{self.folder} cannot be made: {error.strerror}.") from error
+        if resume and not has_checkpoint:
+            raise user_error(
+                f"--resume: {self.folder} has no {CHECKPOINT}.",
+                expected="the folder of an earlier run",
+                fix="name that folder with --out, or leave --resume out to begin anew.",
+            )
 
     def _describe(self, training: Training, bf16: bool, compile: bool) -> None:
         weights = sum(p.numel() for p in training.model.parameters())
@@ -158,7 +183,7 @@ class _Single:
         )
         how += ["bfloat16"] * bf16 + ["compiled"] * compile
         say = self.console.print
-        say(f"data     {self.task.source}")
+        say(f"data     {training.task.source}")
         say(f"model    {weights:,} weights{'; ' if how else ''}{'; '.join(how)}")
         say(f"run      {self.run}, {self.run.last} steps")
         if training.step:
@@ -186,14 +211,11 @@ class _Single:
         path = self.folder / CHECKPOINT
         beside = path.with_suffix(".new")
         try:
-            torch.save(state, beside)
-            os.replace(beside, path)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            with self._writing(path):
+                torch.save(state, beside)
+                os.replace(beside, path)
+        finally:
             beside.unlink(missing_ok=True)
-            raise user_error(
-                f"{path} cannot be written: {error}.",
-                fix="make room; the checkpoint before it, if any, is still there: go on with --resume.",
-            ) from error
 
     def _load(self, training: Training) -> None:
         path = self.folder / CHECKPOINT
@@ -237,7 +259,7 @@ class _Single:
             self.console.print(f"note     the checkpoint is of other code: {state['code']}")
         self.group.load(training.model, training.optimizer, (state["model"], state["optimizer"]))
         training.step = state["step"]
-        self.task.advance(max(0, training.step - 1), self.run.steps)
+        training.task.advance(max(0, training.step - 1), self.run.steps)
         training.generator.set_state(state["generator"])
         torch.set_rng_state(state["random"])
         self.losses, self.held_out = list(state["losses"]), [tuple(pair) for pair in state["held_out"]]
@@ -247,27 +269,60 @@ class _Single:
         final = finite(training.evaluate())
         if not self.held_out or self.held_out[-1][0] != training.step:
             self.held_out.append((training.step, final))
+        state, _ = self.group.state(training.model, training.optimizer)
+        task = training.task
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.run.seed)
+            model = task.model(self.run)  # as it was at first
+        batches = list(task.held_out())
+        before = mean_over_rows(losses(task, model, batches), batches)
+        if self.group.first:  # others may have no state
+            model.load_state_dict(state)
+            kept = self._keep(model)
+        found = baselines_of(task, model, task.held_out())
+        baselines = {name: loss for name, loss in found.items() if finite(loss) is not None}
+        status = self._ending(task, before, final, baselines)
+        result = self._write_result(status, final, baselines)
+        if self.group.first:
+            said = "is not finite" if final is None else f"{final:.3f} {task.loss_name}"
+            self.console.print(f"\nheld-out loss {said}")
+            for name, loss in baselines.items():
+                self.console.print(f"baseline {name}: {loss:.3f}")
+            if status != "ok":
+                self.console.print(f"ended    {status}: {ENDINGS[status]}")
+            self.console.print(f"model    {kept}")
+            sample = task.sample(model)
+            if sample:
+                self.console.print(f"\n{sample}")
+        return result
+
+    def _ending(self, task: Task, before: float, final: float | None, baselines: dict[str, float]) -> str:
+        """In the words of a comparison; ``before`` is the held-out loss at first."""
+        curve = [loss for loss in self.losses if loss is not None]
+        if final is None or exploded(curve, before, final, max(baselines.values(), default=None)):
+            return "diverged"
+        if self.run.last < self.run.steps:
+            return "stopped"
+        floor = min((loss for name, loss in baselines.items() if name not in task.hard), default=None)
+        return "at baseline" if learnt_nothing(final, floor) else "ok"
+
+    def _write_result(
+        self, status: str, final: float | None, baselines: dict[str, float] | None = None
+    ) -> dict[str, Any]:
         result = {
             "run": self.run.config(),
             "data": self.data,
             "code": self.run.code,
             "processes": self.group.size,
+            "status": status,
             "final_loss": final,
+            "baselines": baselines or {},
             "losses": self.losses,
             "held_out": self.held_out,
         }
-        state, _ = self.group.state(training.model, training.optimizer)
         if self.group.first:
-            (self.folder / RESULT).write_text(json.dumps(result))
-            model = self.task.model(self.run)
-            model.load_state_dict(state)
-            kept = self._keep(model)
-            said = "is no number" if final is None else f"{final:.3f} {self.task.loss_name}"
-            self.console.print(f"\nheld-out loss {said}")
-            self.console.print(f"model    {kept}")
-            sample = self.task.sample(model)
-            if sample:
-                self.console.print(f"\n{sample}")
+            with self._writing(self.folder / RESULT):
+                (self.folder / RESULT).write_text(json.dumps(result))
         return result
 
     def _keep(self, model: nn.Module) -> Path:
@@ -280,25 +335,42 @@ class _Single:
         ):
             save(self.folder / "model.safetensors")
             return self.folder / "model.safetensors"
-        torch.save(model.state_dict(), self.folder / "model.pt")
+        with self._writing(self.folder / "model.pt"):
+            torch.save(model.state_dict(), self.folder / "model.pt")
         return self.folder / "model.pt"
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            raise user_error(
+                f"{path} cannot be written: {error}.",
+                fix="make room; the last checkpoint, if any, is still there: go on with --resume.",
+            ) from error
 
 
 @contextmanager
 def _interruption() -> Iterator[list[bool]]:
-    """A list that is no longer empty once Ctrl-C was pressed; the second time it is an error, as ever."""
+    """A list that is no longer empty once Ctrl-C was pressed, or SIGTERM came; the second time it is an
+    error, as ever."""
     wanted: list[bool] = []
     if threading.current_thread() is not threading.main_thread():
         yield wanted
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def note(*_: Any) -> None:
         wanted.append(True)
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    signal.signal(signal.SIGINT, note)
+    for number in before:
+        signal.signal(number, note)
     try:
         yield wanted
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

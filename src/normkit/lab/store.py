@@ -22,7 +22,7 @@ from normkit.lab.studies.base import Cell
 
 __all__ = ["Store"]
 
-FORMAT = 1  # of the file; SQLite keeps it as user_version
+FORMAT = 2  # of the file; SQLite keeps it as user_version
 APPLICATION = 0x6E6B6974  # "nkit": SQLite's application_id
 FILE, LOCK = "runs.sqlite", "lock.sqlite"
 ROOM = 64 << 20  # bytes that must be free before training starts: rows and a page need far less
@@ -219,9 +219,14 @@ class Store:
         except _ERRORS as error:
             raise self._damaged(str(error)) from error
 
+    def keys(self) -> list[str]:
+        """Of all runs in the folder, whichever sweep they are of."""
+        return [str(key) for (key,) in self._db.execute("SELECT key FROM runs")]
+
     def done(self, keys: Iterable[str]) -> dict[str, Outcome]:
-        """Those of the runs that have ended by themselves; a failed one is to be tried again."""
-        return {key: outcome for key, _, outcome in self.runs(keys) if outcome.status != "failed"}
+        """Those of the runs that have ended by themselves; one that failed, or was stopped at its limit, is
+        to be tried again."""
+        return {key: outcome for key, _, outcome in self.runs(keys) if outcome.error is None}
 
     def runs(self, keys: Iterable[str] | None = None) -> list[tuple[str, Any, Outcome]]:
         """What is stored, in the order of ``keys``, which are those of the latest sweep by default."""
@@ -257,6 +262,12 @@ class Store:
                 else:
                     rows |= {} if row is None else {key: row[1:]}
         return rows, unread
+
+    def newest(self) -> tuple[dict[str, Any], list[str]] | None:
+        """The same, or None where there is no sweep, or none that can be read."""
+        with suppress(NormkitError):
+            return self.latest()
+        return None
 
     def latest(self) -> tuple[dict[str, Any], list[str]]:
         """What the latest sweep is about, and the keys of its runs."""

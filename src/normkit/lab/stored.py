@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from normkit.errors import NormkitError
-from normkit.lab.measuring import Outcome
+from normkit.lab.measuring import ENDINGS, Outcome
 from normkit.lab.run import Run
 from normkit.lab.studies.base import Cell
 from normkit.transformer.description import short
@@ -20,7 +20,6 @@ from normkit.transformer.description import short
 __all__ = ["check_about", "stored_keys", "stored_outcome", "stored_run", "stored_table"]
 
 Check = Callable[[Any], bool]
-STATUSES = ("ok", "slow", "stuck", "nan", "failed")
 LARGEST = 2**63  # what every reader of ours can count to
 
 
@@ -72,19 +71,22 @@ def _curve(value: Any) -> bool:
 
 
 _OUTCOME: dict[str, Check] = {
-    "status": lambda value: value in STATUSES,
+    "status": lambda value: value in tuple(ENDINGS),
     **dict.fromkeys(("best_loss", "final_loss"), _maybe(_finite)),
-    "plateau": _maybe(_number),
+    "judged": _list(_finite),
+    "baselines": _table(_finite),
+    **dict.fromkeys(("floor", "leak"), _maybe(_finite)),
     **dict.fromkeys(("steps", "parameters", "threads"), lambda value: _integer(value) and value >= 0),
-    **dict.fromkeys(("curve", "held_out"), _curve),
+    **dict.fromkeys(("curve", "validation"), _curve),
     "by_depth": _table(_table(_list(_maybe(_amount)))),
     "metrics": _table(_number),
     **dict.fromkeys(("seconds", "step_ms", "units_per_second"), _amount),
     "peak_mb": _maybe(_amount),
+    "device": _text,
     "error": _maybe(_text),
 }
 _RUN: dict[str, Check] = {
-    **dict.fromkeys(("task", "norm", "placement", "schedule"), _text),
+    **dict.fromkeys(("task", "norm", "placement", "schedule", "device"), _text),
     "options": _table(_plain),
     "lr": _finite,
     **dict.fromkeys(("depth", "width", "batch_size", "warmup", "steps", "seed"), _integer),
@@ -99,8 +101,11 @@ _ABOUT: dict[str, Check] = {
     **dict.fromkeys(("runs", "workers", "full_steps"), lambda value: _integer(value) and value >= 0),
     "machine": _table(_maybe(_plain)),
     "prune": _maybe(_list(_amount)),
+    "budget": _maybe(_amount),
+    "asked": _text,
+    "planned": _maybe(_table(lambda value: _integer(value) or _list(_amount)(value))),
 }
-_ABOUT_TOO: dict[str, Check] = {"finished": _text, "seconds": _amount}
+_ABOUT_TOO: dict[str, Check] = {"finished": _text, "seconds": _amount, "copied": _amount}
 
 
 def check_about(found: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from normkit.lab.analysis import interval
-from normkit.lab.figures import COLOURS, DASHES, MARKERS, laid_out
+from normkit.lab.figure_style import COLOURS, DASHES, MARKERS, laid_out, wrapped
 from normkit.lab.studies.base import Plot
 
 __all__ = ["draw"]
@@ -97,12 +97,7 @@ def _wrapped(value: Any, width: int = 14) -> str:
         if not isinstance(value, bool)
         else str(value).lower()
     )
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "<br>".join(lines)
+    return wrapped(text, width)
 
 
 def _decades(values: Sequence[float]) -> float:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from normkit.errors import user_error
+from normkit.errors import NormkitError, user_error
 from normkit.lab import machine
-from normkit.lab.comparison import needs
 from normkit.lab.console import plain_console
 from normkit.lab.engines import engine as engine_named
+from normkit.lab.extras import needs
+from normkit.lab.jobs import perform
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run, code_version
 from normkit.lab.store import Store
 from normkit.lab.studies.base import INCONCLUSIVE, LEAST_SEEDS, Cell, Ruling, Study, all_studies, find_study
-from normkit.lab.sweep import perform
 from normkit.lab.worker import Job
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
-__all__ = ["RESULTS", "StudyResult", "committed", "study", "verify"]
+__all__ = ["RESULTS", "StudyResult", "committed", "stored_studies", "study", "verify"]
 
 RESULTS = Path(__file__).parent / "results"
 FOLDER = "runs/studies"
@@ -172,12 +173,76 @@ def study(
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
     every = [job for some in jobs.values() for job in some]
-    with Store(Path(out), write=True) as store:
-        store.begin({"studies": list(jobs), **about}, [job.key for job in every])
+    with Store(Path(out), write=True) as store, contextlib.closing(where):
+        earlier = _described(store)
+        store.begin({"studies": earlier}, [job.key for job in every])
         perform(store, where, every, console)
-        outcomes = {key: outcome for key, _, outcome in store.runs(dict.fromkeys(j.key for j in every))}
-    results = [_result(s, jobs[s.name], outcomes, about) for s in chosen]
+        done = {key: (run, outcome) for key, run, outcome in store.runs(dict.fromkeys(j.key for j in every))}
+        results = [_result(s, [done[job.key] for job in jobs[s.name]], about) for s in chosen]
+        new = {s.name: {**about, "keys": [job.key for job in jobs[s.name]]} for s in chosen}
+        store.amend({"studies": _joined(earlier, new, quick)}, [job.key for job in every])
     return results if len(names) > 1 else results[0]
+
+
+def stored_studies(folder: str | os.PathLike[str]) -> dict[str, StudyResult]:
+    """The latest result of every study in a folder; smoke runs only where there is nothing else."""
+    with Store(Path(folder)) as store:
+        described = _described(store)
+        found: dict[str, StudyResult] = {}
+        for name in (name for name in all_studies() if name in described):
+            about = dict(described[name])
+            keys = about.pop("keys")
+            rows, unread = store.read(keys)
+            try:
+                if len(rows) < len(keys):
+                    why = next(iter(unread.values()), "they are not there")
+                    raise NormkitError(f"{len(keys) - len(rows)} of {len(keys)} cannot be read, {why}")
+                found[name] = _result(find_study(name), [(run, outcome) for _, run, outcome in rows], about)
+                assert found[name].rulings  # they are computed now, and not on the page
+            except Exception as error:  # rows that a rule cannot use: each rule fails in its own way
+                raise user_error(
+                    f"{folder}: the rows of the study {name} cannot be used: {str(error).rstrip('.')}.",
+                    expected="a folder as normkit study has written it",
+                    fix=f"normkit study {name} --out {folder}, which does only what is missing.",
+                ) from error
+    if not found:
+        raise user_error(
+            f"{folder}: it is about studies, and none of them has ended.",
+            fix=f"normkit study NAME --out {folder}, which does only what is missing.",
+        )
+    return found
+
+
+def _described(store: Store) -> dict[str, dict[str, Any]]:
+    """What the folder says of its studies, by name; nothing of what is not as we write it."""
+    try:
+        told = store.latest()[0].get("studies")
+    except NormkitError:  # no sweep yet, or one that cannot be read
+        return {}
+    return {
+        str(name): about
+        for name, about in (told if isinstance(told, dict) else {}).items()
+        if _is_about(about)
+    }
+
+
+def _is_about(about: Any) -> bool:
+    if not isinstance(about, dict) or set(about) != {"quick", "code", "machine", "date", "keys"}:
+        return False
+    texts = [about["code"], about["date"], *(about["keys"] if isinstance(about["keys"], list) else [None])]
+    return (
+        isinstance(about["quick"], bool)
+        and isinstance(about["machine"], dict)
+        and all(isinstance(text, str) for text in texts)
+    )
+
+
+def _joined(earlier: Mapping[str, Any], new: Mapping[str, Any], quick: bool) -> dict[str, Any]:
+    """With what was there before. A smoke run, which says nothing, is not put beside full ones."""
+    full = {name: about for name, about in earlier.items() if not about["quick"]}
+    if quick:
+        return full or {**earlier, **new}
+    return {**full, **new}
 
 
 def _jobs(work: Iterable[Run | Cell]) -> list[Job]:
@@ -194,15 +259,13 @@ def _jobs(work: Iterable[Run | Cell]) -> list[Job]:
     return jobs
 
 
-def _result(
-    study: Study, jobs: Sequence[Job], outcomes: dict[str, Outcome], about: dict[str, Any]
-) -> StudyResult:
-    failed = [outcomes[job.key].error for job in jobs if outcomes[job.key].status == "failed"]
+def _result(study: Study, done: Sequence[tuple[Run | Cell, Outcome]], about: dict[str, Any]) -> StudyResult:
+    failed = [outcome.error for _, outcome in done if outcome.status == "failed"]
     if failed:
-        raise user_error(f"{study.name}: {len(failed)} of {len(jobs)} cells failed.\n{failed[0]}")
-    seconds = sum(outcomes[job.key].seconds for job in jobs)
-    rows = study.rows((job.run, outcomes[job.key]) for job in jobs)
-    seeds = len({job.run.seed for job in jobs})
+        raise user_error(f"{study.name}: {len(failed)} of {len(done)} cells failed.\n{failed[0]}")
+    seconds = sum(outcome.seconds for _, outcome in done)
+    rows = study.rows(done)
+    seeds = len({run.seed for run, _ in done})
     return StudyResult(study, rows, {**about, "seeds": seeds, "seconds": round(seconds, 1)})
 
 

@@ -13,23 +13,26 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from normkit import checks
 from normkit.errors import NormkitError, user_error
+from normkit.lab import own
 
 if TYPE_CHECKING:
     from normkit.lab.run import Run
 
 __all__ = [
     "Task",
+    "divided",
     "explained",
     "find",
     "imported",
     "loaded_defaults",
+    "row_count",
     "rows",
     "source_of",
     "task_class",
@@ -37,7 +40,15 @@ __all__ = [
 ]
 
 # Where the tasks that come with normkit live.
-BUILT_IN = {"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"}
+BUILT_IN = {
+    **{"text": "TextTask", "digits": "DigitsTask", "lines": "LinesTask", "stream": "StreamTask"},
+    "series": "SeriesTask",
+}
+
+
+KEPT = 4  # divisions of a task's data
+LOOKED_AT = 32  # training batches, and their rows, that a fingerprint is of
+T = TypeVar("T", bound="Task")
 
 
 @dataclass(frozen=True)
@@ -74,28 +85,51 @@ class Task:
     loss_name: ClassVar[str] = "loss"
     # What a batch is made of, and how many of them a row has: for the throughput.
     unit: ClassVar[str] = "rows"
+    # Baselines that are shown, and need not be beaten.
+    hard: ClassVar[tuple[str, ...]] = ()
     # Fields that make it another problem, not another model: losses are not compared across them.
     problem: ClassVar[tuple[str, ...]] = ("data",)
 
     def model(self, run: Run) -> nn.Module:
         """A new model. ``run`` has norm, placement, depth and width; the random seed has been set."""
-        raise NotImplementedError
+        raise _missing(self)
 
     def batch(self, size: int, generator: torch.Generator) -> Any:
         """``size`` training examples, drawn with ``generator``: a tensor, or a tuple of them, rows first."""
-        raise NotImplementedError
+        raise _missing(self)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss over the rows of a batch."""
-        raise NotImplementedError
+        raise _missing(self)
 
     def held_out(self) -> Sequence[Any]:
         """Batches that are never trained on, always the same; their mean loss is what runs are judged by."""
-        raise NotImplementedError
+        raise _missing(self)
+
+    def validation(self) -> Sequence[Any] | None:
+        """Batches by which the learning rate is chosen: neither trained on nor held out. None: half of the
+        rows of ``held_out``, drawn by the seed, and the other half judges."""
+        return None
+
+    def split(self, seed: int) -> Task:
+        """This task, with what is trained on and what is kept apart drawn by a seed. By default it is the
+        same for every seed, and what that leaves to chance is added to the intervals."""
+        return self
 
     def plateau(self) -> float | None:
-        """The held-out loss of the best guess that ignores its input (for text: byte frequencies), if known.
-        A run that stays there has learnt nothing, and counts as diverged."""
+        """The held-out loss of the best guess that ignores its input, if known. Without it a constant is
+        fitted, where the model gives one tensor with a row for each row of the batch."""
+        return None
+
+    def baselines(self) -> Mapping[str, float]:
+        """Held-out losses of what is simpler than any model, by name. A run that is not below all of them,
+        but for those in ``hard``, has learnt nothing worth a comparison, and cannot win one."""
+        guess = self.plateau()
+        return {} if guess is None else {"a constant": guess}
+
+    def leak(self, model: nn.Module) -> float | None:
+        """For a task that predicts what comes next: how much a model in training lets through of what comes
+        after, as a share of its outputs; 0 if nothing. None: there is nothing that it must not see."""
         return None
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
@@ -126,13 +160,34 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the data. By default of the held-out batches, and of the first training batch."""
-        digest = hashlib.sha256()
-        for batch in (*self.held_out(), self.batch(8, torch.Generator().manual_seed(0))):
-            for tensor in tensors(batch):
-                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        """A hash of the data. By default of what is held out, and of some training batches."""
+        generator = torch.Generator().manual_seed(0)
+        seen = [self.batch(LOOKED_AT, generator) for _ in range(LOOKED_AT)]
+        return hashlib.sha256(own.identity([list(self.held_out()), seen]).encode()).hexdigest()
+
+
+def _missing(task: Task) -> NormkitError:
+    """Of a task that lacks one of the four."""
+    needed = [name for name in _NEEDED if getattr(type(task), name) is getattr(Task, name)]
+    return user_error(
+        f"The task {type(task).__name__} has no {', '.join(needed)}.",
+        expected=f"the methods {', '.join(_NEEDED)}",
+    )
+
+
+_NEEDED = ("model", "batch", "loss", "held_out")
+
+
+def divided(task: T, seed: int, **shared: Any) -> T:
+    """A task that divides its data by a seed, for :meth:`Task.split`: a copy, with ``seed`` and what it
+    shares with the others. The last few are kept."""
+    copies: dict[int, T] = vars(task).setdefault("_divided", {})
+    if seed not in copies:
+        while len(copies) >= KEPT:
+            del copies[next(iter(copies))]
+        copies[seed] = dataclasses.replace(task)
+        vars(copies[seed]).update(shared, seed=seed)
+    return copies[seed]
 
 
 def tensors(batch: Any) -> Iterable[Tensor]:
@@ -147,20 +202,36 @@ def tensors(batch: Any) -> Iterable[Tensor]:
             yield from tensors(value)
 
 
-def rows(batch: Any, first: int, last: int) -> Any:
-    """Some of the rows of a batch."""
-    if isinstance(batch, Tensor):
-        return batch[first:last]
-    if isinstance(batch, Mapping):
-        return {name: rows(value, first, last) for name, value in batch.items()}
-    if not isinstance(batch, list | tuple):
-        return batch
-    parts = [rows(value, first, last) for value in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+def row_count(batch: Any) -> int:
+    """How many rows a batch has: the first axis of its first tensor."""
+    return next((len(t) for t in tensors(batch) if t.ndim), 0)
+
+
+def rows(batch: Any, chosen: Tensor) -> Any:
+    """Some of the rows of a batch. What has another number of rows belongs to all of them."""
+    count = row_count(batch)
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[chosen] if value.ndim and len(value) == count else value
+        if isinstance(value, Mapping):
+            return {name: pick(part) for name, part in value.items()}
+        if not isinstance(value, list | tuple):
+            return value
+        if len(value) == count and not any(True for _ in tensors(value)):  # words, names, ...
+            return [value[k] for k in chosen.tolist()]
+        parts = [pick(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+    return pick(batch)
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task: a name that comes with normkit, or ``package.module:Class``."""
+    """The class of a task: a name that comes with normkit, ``package.module:Class``, or that of an object."""
+    if own.is_object(name):
+        thing = own.get(name)
+        cls: type[Task] = thing if isinstance(thing, type) else type(thing)
+        return cls
     if ":" not in name:
         checks.one_of(name, BUILT_IN, what="task=")
         return getattr(importlib.import_module(f"normkit.lab.tasks.{name}"), BUILT_IN[name])
@@ -177,10 +248,10 @@ def task_class(name: str) -> type[Task]:
 def loaded_defaults(name: str) -> Mapping[str, Any]:
     """The defaults of a task that comes with normkit, or is here already. Nothing is imported for it: the
     name may come from a file of anyone's."""
-    if name in BUILT_IN:
+    if name in BUILT_IN or own.is_known(name):
         return task_class(name).defaults
-    module, _, own = name.partition(":")
-    found = vars(sys.modules[module]).get(own) if module in sys.modules else None
+    module, _, cls = name.partition(":")
+    found = vars(sys.modules[module]).get(cls) if module in sys.modules else None
     return found.defaults if isinstance(found, type) and issubclass(found, Task) else {}
 
 
@@ -190,7 +261,10 @@ def find(name: str, options: Mapping[str, Any]) -> Task:
     names = [f.name for f in dataclasses.fields(cls)]
     for option in options:
         checks.one_of(option, names, what=f"task {name}, a field:")
-    with explained(f"task {name}", name):
+    made = own.get(name) if own.is_object(name) else None
+    with explained(f"task {own.short_name(name)}", name):
+        if isinstance(made, Task):
+            return dataclasses.replace(made, **options) if options else made
         return cls(**options)
 
 
@@ -199,7 +273,14 @@ def imported(path: str, *, what: str) -> Any:
     module, _, name = path.partition(":")
     found = _module(module, f"{what} {path!r}")
     if not hasattr(found, name):
-        raise user_error(f"{what} {path!r}: module {module} has no {name!r}.")
+        where = getattr(found, "__file__", None) or "a part of Python"
+        here = Path(*module.split(".")).with_suffix(".py")
+        is_other = here.is_file() and str(here.resolve()) != where
+        raise user_error(
+            f"{what} {path!r}: module {module} has no {name!r}.",
+            expected=f"{name} in {where}",
+            fix=f"rename {here}: another module of this name is found before it." if is_other else None,
+        )
     return getattr(found, name)
 
 
@@ -211,11 +292,16 @@ def _module(name: str, what: str) -> Any:
     except NormkitError:
         raise
     except (Exception, SystemExit) as error:
-        raise user_error(
-            f"{what} cannot be imported: {type(error).__name__}: {error}.",
+        is_file = name.endswith(".py") or "/" in name
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        refused = user_error(
+            f"{what} cannot be imported: {_said(error)}.",
             expected=f"package.module:name, importable from {Path.cwd()}",
-            fix=f'try  python -c "import {name}"',
-        ) from error
+            fix=f"name the module, and not its file: {module}:…"
+            if is_file
+            else f'try  python -c "import {name}"',
+        )
+        raise NormkitError(f"{refused}{_own_traceback(error)}") from error
 
 
 @functools.cache
@@ -224,14 +310,17 @@ def source_of(path: str) -> str:
 
     It is read once: if the file changes later, this process still has what it has imported.
     """
+    if own.is_object(path):
+        return own.identity(path)
     if ":" not in path:
         return ""
     module = _module(path.partition(":")[0], repr(path))
-    for thing in (module, getattr(module, path.partition(":")[2], None)):
-        try:
-            return inspect.getsource(thing)  # type: ignore[arg-type]  # or a TypeError
-        except (OSError, TypeError):
-            continue
+    thing = getattr(module, path.partition(":")[2], None)
+    is_code = inspect.isclass(thing) or inspect.isroutine(thing)
+    home = inspect.getmodule(thing) if is_code else None  # a package may only pass it on
+    text = "".join(_source(part) for part in dict.fromkeys((module, home))) or _source(thing)
+    if text:
+        return text
     raise user_error(
         f"{path!r} has no source that can be read.",
         expected="a file, so that stored runs are known to be of this code",
@@ -239,19 +328,52 @@ def source_of(path: str) -> str:
     )
 
 
+def _source(part: Any) -> str:
+    try:
+        return inspect.getsource(part)
+    except (OSError, TypeError):
+        return ""
+
+
 @contextlib.contextmanager
 def explained(what: str, task: str) -> Iterator[None]:
-    """An error inside of a user's task is said in plain words, with the place in the task's code."""
+    """An error inside of a user's task is said in plain words, with the place in the task's code and the
+    traceback from there on."""
     try:
         yield
     except NormkitError as error:
         raise NormkitError(f"{what}: {error}") from error
     except (Exception, SystemExit) as error:  # sys.exit() in a task is a mistake of the task, and no wish
-        own = getattr(sys.modules.get(task.partition(":")[0]), "__file__", None)
+        home = own.module_name(task) if own.is_object(task) else task.partition(":")[0]
+        file = getattr(sys.modules.get(home), "__file__", None)
         frames = traceback.extract_tb(error.__traceback__)
-        frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-        raise user_error(
-            f"{what}: {type(error).__name__}: {error}",
-            expected=f"a task {task} that trains",
+        frame = next((f for f in reversed(frames) if f.filename == file), frames[-1])
+        refused = user_error(
+            f"{what}: {_said(error)}",
+            expected=f"a task {own.short_name(task)} that trains",
             fix=f"look at {frame.filename}, line {frame.lineno}, in {frame.name}",
-        ) from error
+        )
+        raise NormkitError(f"{refused}{_own_traceback(error, file)}") from error
+
+
+def _said(error: BaseException) -> str:
+    return ": ".join(part for part in (type(error).__name__, str(error)) if part)
+
+
+def _own_traceback(error: BaseException, home: str | None = None) -> str:
+    """The traceback, from the first frame in the file ``home``, or else from the first that is neither ours
+    nor the import system's; nothing if there is none, as for a module that is not there."""
+    links, link = [], error.__traceback__
+    while link is not None:
+        links.append((link.tb_frame.f_code.co_filename, link))
+        link = link.tb_next
+    inside = [link for file, link in links if file == home]
+    others = [link for file, link in links if not file.startswith(_NOT_A_USERS)]
+    first = next(iter(inside or others), None)
+    if first is None and not isinstance(error, SyntaxError):
+        return ""
+    return "\n\n" + "".join(traceback.format_exception(type(error), error, first)).rstrip()
+
+
+# This package, and what imports modules.
+_NOT_A_USERS = (str(Path(__file__).parent.parent), str(Path(importlib.__file__).parent), "<frozen importlib")

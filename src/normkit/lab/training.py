@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from normkit.errors import user_error
+from normkit.lab.devices import to_device
+from normkit.lab.judging import losses, mean_over_rows
 from normkit.lab.run import Run
 from normkit.lab.task import Task
 
-__all__ = ["Training", "evaluate", "learning_rate"]
+__all__ = ["Training", "learning_rate"]
 
 WEIGHT_DECAY, BETAS = 0.0, (0.9, 0.95)
 
@@ -36,6 +38,7 @@ class Training:
         prepare: what becomes of the model before it is trained: DDP, compile, ...
         share: what of a batch this process takes; all of it by default.
         dtype: of autocast, if any.
+        device: that of the run by default.
     """
 
     def __init__(
@@ -46,16 +49,18 @@ class Training:
         prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
         share: Callable[[Any], Any] = lambda batch: batch,
         dtype: torch.dtype | None = None,
+        device: str | None = None,
     ) -> None:
-        self.run, self.task, self.share = run, task, share
+        self.run, self.task, self.share = run, task.split(run.seed), share
         torch.manual_seed(run.seed)
-        self.model = prepare(task.model(run))
+        self.device = torch.device(device or run.device)
+        self.model = prepare(self.task.model(run).to(self.device))
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=run.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         self.generator = torch.Generator().manual_seed(run.seed)
         self.step = 0
-        self.autocast = torch.autocast("cpu", dtype) if dtype is not None else nullcontext()
+        self.autocast = torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext()
 
     def advance(self) -> float:
         """One step; returns its loss."""
@@ -63,7 +68,8 @@ class Training:
         rate = learning_rate(self.run, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch = self.share(self.task.batch(self.run.batch_size, self.generator))
+        drawn = self.task.batch(self.run.batch_size, self.generator)  # on the CPU: the same on every device
+        batch = to_device(self.share(drawn), self.device)
         with self.autocast:
             loss = self.task.loss(self.model, batch)
         loss.backward()
@@ -73,17 +79,8 @@ class Training:
         return loss.item()
 
     def evaluate(self) -> float:
-        return evaluate(self.task, self.model)
-
-
-@torch.no_grad()
-def evaluate(task: Task, model: nn.Module) -> float:
-    """The mean held-out loss, in evaluation mode."""
-    model.eval()
-    try:
-        losses = [task.loss(model, batch).item() for batch in task.held_out()]
-    finally:
-        model.train()
-    if not losses:
-        raise user_error("held_out() of the task gives no batch.", expected="at least one")
-    return sum(losses) / len(losses)
+        """The mean held-out loss, in evaluation mode."""
+        batches = list(self.task.held_out())
+        if not batches:
+            raise user_error("held_out() of the task gives no batch.", expected="at least one")
+        return mean_over_rows(losses(self.task, self.model, batches), batches)

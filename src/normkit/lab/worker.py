@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from normkit.errors import NormkitError, user_error
+from normkit.lab import own
 from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import Outcome, measure
 from normkit.lab.run import Run
@@ -17,7 +18,7 @@ from normkit.lab.studies.base import Cell
 from normkit.lab.task import Task, find
 from normkit.lab.training import Training
 
-__all__ = ["Job", "execute", "execute_apart", "failed"]
+__all__ = ["Job", "execute", "execute_apart", "failed", "stopped"]
 
 OFTEN = 0.2  # seconds between two reports of progress
 
@@ -60,16 +61,24 @@ def execute(job: Job, report: Report | None = None, limit: float | None = None) 
     except NormkitError as error:
         return failed(str(error))
     except OutOfTime:
-        return failed(too_long(limit))
+        return stopped(too_long(limit))
     except SystemExit as stop:
         return failed(f"sys.exit({stop.code!r}) was called inside of the run.\n{traceback.format_exc()}")
     except Exception:
         return failed(traceback.format_exc())
 
 
-def execute_apart(job: Job, report: Report) -> Outcome:
-    """The same in a process of its own, which Ctrl-C does not reach: an interrupt is the task's own doing."""
+_unpacked = b""
+
+
+def execute_apart(job: Job, report: Report, objects: bytes = b"") -> Outcome:
+    """The same in a process of its own, which Ctrl-C does not reach: an interrupt is the task's own doing.
+    ``objects`` are what its names stand for."""
+    global _unpacked
     try:
+        if objects != _unpacked:
+            own.unpack(objects)
+            _unpacked = objects
         return execute(job, report)
     except BaseException:
         return failed(traceback.format_exc())
@@ -88,6 +97,10 @@ def _warm_up(run: Run, task: Task) -> None:
 
 def failed(reason: str) -> Outcome:
     return Outcome(status="failed", error=reason)
+
+
+def stopped(reason: str) -> Outcome:
+    return Outcome(status="stopped", error=reason)
 
 
 @functools.lru_cache(maxsize=8)

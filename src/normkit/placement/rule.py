@@ -22,7 +22,7 @@ class DepthFormula:
     """
 
     text: str
-    value: Callable[[int, int], float] = dataclasses.field(compare=False)
+    value: Callable[[int, int], float] = dataclasses.field(compare=False, repr=False)
 
     def __call__(self, layer: int, depth: int) -> float:
         return self.value(layer, depth)
@@ -115,6 +115,17 @@ class Placement:
 
         numbers: dict[str, Any] = {n: fixed(getattr(self, n)) for n in ("skip", "gate", "scale", "gain")}
         return dataclasses.replace(self, **numbers)
+
+    def __repr__(self) -> str:
+        """As one would write it: what is left out is as by default."""
+        shown = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return f"Placement({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    def _repr_svg_(self) -> str:
+        """For a notebook: the figure of :func:`draw`."""
+        from normkit.placement.drawing import draw  # which draws what is defined here
+
+        return str(draw(self))
 
     def __str__(self) -> str:
         read = _times(self.scale, "N(x)" if self.pre else "x")

@@ -35,6 +35,12 @@ class PlacementEntry:
     models: tuple[str, ...] = ()
     encoder_decoder: Callable[[int, int], tuple[Placement, Placement]] | None = None
 
+    def _repr_svg_(self) -> str:
+        """For a notebook: the figure of :func:`draw`, of the first layer where layers differ."""
+        from normkit.placement.drawing import draw  # which looks up names in this table
+
+        return str(draw(self.rule))
+
     def __str__(self) -> str:
         if isinstance(self.rule, Placement):
             return str(self.rule)

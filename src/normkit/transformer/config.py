@@ -24,7 +24,7 @@ class Config:
     """The sizes and choices of a Transformer.
 
     Args:
-        vocab: how many tokens there are.
+        vocab: how many tokens there are; None for an Encoder that reads embeddings alone.
         dim, depth, heads: features of the stream, number of layers, heads of attention.
         kv_heads: heads of keys and values, fewer than ``heads`` for grouped queries.
         head_dim: features of a head; ``dim / heads`` if left out.
@@ -45,7 +45,7 @@ class Config:
         checkpoint: recompute each layer in the backward, to save memory.
     """
 
-    vocab: int
+    vocab: int | None
     dim: int = 256
     depth: int = 6
     heads: int = 4
@@ -71,7 +71,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("vocab", "dim", "depth", "heads", "kv_heads", "head_dim", "hidden", "context"):
             value = getattr(self, name)
-            optional = name in ("kv_heads", "head_dim", "hidden")
+            optional = name in ("vocab", "kv_heads", "head_dim", "hidden")
             if not (optional and value is None) and (type(value) is not int or value < 1):
                 raise user_error(f"{name}= got {value!r}.", expected="an integer of at least 1")
         checks.one_of(self.activation, ACTIVATIONS, what="activation=")
@@ -136,5 +136,9 @@ def configure(options: dict[str, Any]) -> Config:
     for name in options:
         checks.one_of(name, names, what="a Transformer's options:")
     if "vocab" not in options:
-        raise user_error("A Transformer got no vocab=.", expected="the number of tokens", fix="vocab=256")
+        raise user_error(
+            "A Transformer got no vocab=.",
+            expected="the number of tokens",
+            fix="vocab=256, or vocab=None for an Encoder that reads embeddings.",
+        )
     return Config(**options)

@@ -25,7 +25,7 @@ LARGEST = 2**63  # what torch can count to
 LONGEST = 100  # letters of a name
 # Positions are a table that no weight bounds: as large as 2^26 numbers, or as sixteen times the model.
 TABLE, TIMES = 1 << 26, 16
-_OPTIONAL = ("kv_heads", "head_dim", "hidden", "eps")
+_OPTIONAL = ("vocab", "kv_heads", "head_dim", "hidden", "eps")
 
 
 def read_description(text: str | None, model: str) -> dict[str, Any]:
@@ -51,12 +51,7 @@ def check_sizes(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> No
     for name, value in options.items():
         if not _fits(name, value):
             raise NormkitError(f"its {name} is {short(value)}")
-    table = weights.get("embedding.token.weight")
-    if table is None:
-        raise NormkitError("it has no embedding.token.weight")
-    if table.ndim != 2 or [options.get("vocab"), options.get("dim", Config.dim)] != list(table.shape):
-        sizes = f"vocab {options.get('vocab')} and dim {options.get('dim', Config.dim)}"
-        raise NormkitError(f"embedding.token.weight has the shape {tuple(table.shape)}, for {sizes}")
+    _check_dim(options, weights)
     depth = options.get("depth", Config.depth)
     for stack, layers in (
         ("stack", depth),
@@ -69,6 +64,24 @@ def check_sizes(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> No
         if stack == "stack" and not known and not any(name.startswith("decoder.") for name in weights):
             raise NormkitError(f"its depth is {layers}, and it has the weights of no layer")
     _check_bulk({**{f.name: f.default for f in dataclasses.fields(Config)}, **options}, weights)
+
+
+def _check_dim(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """By the table of tokens; by what reads the stream first, in an Encoder that has no table."""
+    vocab, dim = options.get("vocab"), options.get("dim", Config.dim)
+    if vocab is None:
+        reader = next((name for name in weights if name.endswith("qkv.weight")), None)
+        if reader is None:
+            raise NormkitError("it has neither a vocab nor a qkv.weight")
+        if list(weights[reader].shape[1:]) != [dim]:
+            raise NormkitError(f"{reader} has the shape {tuple(weights[reader].shape)}, for dim {dim}")
+        return
+    table = weights.get("embedding.token.weight")
+    if table is None:
+        raise NormkitError("it has no embedding.token.weight")
+    if table.ndim != 2 or [vocab, dim] != list(table.shape):
+        sizes = f"vocab {vocab} and dim {dim}"
+        raise NormkitError(f"embedding.token.weight has the shape {tuple(table.shape)}, for {sizes}")
 
 
 def _check_bulk(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

@@ -44,11 +44,11 @@ class _Model(nn.Module):
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's own has no types
         """Weights that are moved off the meta device come apart; what is tied stays tied."""
-        head = self._modules.get("head")
-        is_tied = isinstance(head, nn.Linear) and head.weight is self.embedding.token.weight
+        head, token = self._modules.get("head"), self.embedding.token
+        is_tied = isinstance(head, nn.Linear) and token is not None and head.weight is token.weight
         result = super()._apply(fn, recurse)
-        if is_tied and isinstance(head, nn.Linear):
-            head.weight = self.embedding.token.weight
+        if is_tied and isinstance(head, nn.Linear) and token is not None:
+            head.weight = token.weight
         return result
 
     @classmethod
@@ -61,7 +61,12 @@ class _Model(nn.Module):
 class Encoder(_Model):
     """Every token sees every other.
 
-    Shape: ids (B, T) -> (B, T, dim).
+    Shape: ids (B, T), or embeddings (B, T, dim) -> (B, T, dim).
+
+    Ids are integers, and are looked up in a table of ``vocab`` rows. Embeddings are floating-point numbers of
+    your own (patches of an image, windows of a series) and are taken as they are; positions, token types,
+    ``embedding_norm`` and dropout are applied to both. With ``vocab=None`` there is no table, and only
+    embeddings are taken.
 
     Args:
         options: those of :class:`normkit.transformer.Config`: vocab, dim, depth, heads, placement, norm, ...
@@ -69,6 +74,9 @@ class Encoder(_Model):
     Example:
         >>> model = Encoder(vocab=100, dim=32, depth=2, heads=4, placement="post")
         >>> model(torch.randint(100, (2, 7))).shape
+        torch.Size([2, 7, 32])
+        >>> patches = nn.Linear(16, 32)(torch.randn(2, 7, 16))
+        >>> Encoder(vocab=None, dim=32, depth=2, heads=4)(patches).shape
         torch.Size([2, 7, 32])
     """
 
@@ -88,11 +96,14 @@ class Encoder(_Model):
     ) -> Tensor:
         """
         Args:
+            ids: integers (B, T), or embeddings (B, T, dim) in the model's dtype.
             mask: True for real tokens, (B, T).
             segments: several sequences packed into a row: a number each, (B, T).
             types: which of ``token_types`` each token is.
         """
-        ids = self.embedding.check(ids, mask, segments=segments, types=types)
+        ids = self.embedding.check(ids, mask, segments=segments, types=types, vectors=True)
+        if ids.is_floating_point():
+            _same_dtype(self, ids)
         segments = None if segments is None else runs(segments)
         positions = token_positions(ids.shape[1], 0, mask, segments, ids.device)
         x = self.embedding(ids, positions, types, mask)
@@ -337,7 +348,25 @@ def _same_batch(source: Tensor, target: Tensor) -> None:
         )
 
 
+def _same_dtype(model: nn.Module, x: Tensor) -> None:
+    """Embeddings are of a dtype that the model computes in; autocast takes any."""
+    if torch.is_autocast_enabled(x.device.type) or any(p.dtype == x.dtype for p in model.parameters()):
+        return
+    own = next(model.parameters()).dtype
+    raise user_error(
+        f"An Encoder with weights of {own} got embeddings of {x.dtype}.",
+        expected="one dtype for both",
+        fix=f"embeddings.to({own}), or model.to({x.dtype}).",
+    )
+
+
 def _head(config: Config, embedding: Embedding) -> nn.Linear:
+    if config.vocab is None or embedding.token is None:
+        raise user_error(
+            "A model that scores tokens got vocab=None.",
+            expected="the number of tokens",
+            fix="vocab=256, or an Encoder, which takes embeddings.",
+        )
     head = nn.Linear(config.dim, config.vocab, bias=False)
     if config.tied:
         head.weight = embedding.token.weight

@@ -15,7 +15,7 @@ from normkit.transformer.attention import Attention
 from normkit.transformer.cache import Cache
 from normkit.transformer.config import Config
 from normkit.transformer.feed_forward import FeedForward
-from normkit.transformer.positions import Rotary
+from normkit.transformer.positions import Rotary, token_positions
 
 __all__ = ["Block", "Stack"]
 
@@ -136,7 +136,8 @@ class Stack(nn.Module):
         """
         Args:
             mask: True for real tokens, (B, T); with a cache, for all tokens so far.
-            positions: of the tokens, (T,) or (B, T).
+            positions: of the tokens, (T,) or (B, T). If left out, they are counted: from the first real
+                token, anew in every segment, and on from what is in the cache.
             segments: which sequence each token belongs to; only those of the same one see each other.
             memory, memory_mask: an encoder's output, and which of its tokens are real.
         """
@@ -148,7 +149,8 @@ class Stack(nn.Module):
             "cache": cache,
         }
         if self.rotary is not None:
-            assert positions is not None
+            if positions is None:
+                positions = self._counted(x, past, mask, segments)
             reading["angles"] = self.rotary(positions)
         crossing: dict[str, Any] | None = None
         if memory is not None:
@@ -163,6 +165,18 @@ class Stack(nn.Module):
         if cache is not None:
             cache.advance(x.shape[1])
         return self.final(stream, new)
+
+    def _counted(self, x: Tensor, past: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """The positions of tokens of which nobody has said any."""
+        assert self.rotary is not None
+        length = past + x.shape[1]
+        if length > self.rotary.context:
+            raise user_error(
+                f"A Stack got a sequence of {length} tokens.",
+                expected=f"at most context={self.rotary.context}",
+                fix=f"cut it, or build the model with context={length}.",
+            )
+        return token_positions(x.shape[1], past, mask, segments, x.device)
 
 
 def _allowed(

@@ -65,7 +65,7 @@ def load(build: type[Any], path: str | Path) -> Any:
         ) from error
     for name, parameter in model.named_parameters():
         parameter.data = parameter.data.to(weights[name].dtype)
-    model.load_state_dict(weights | dict.fromkeys(repeated, weights["embedding.token.weight"]))
+    model.load_state_dict(weights | dict.fromkeys(repeated, weights.get("embedding.token.weight")))
     return model
 
 

@@ -20,12 +20,15 @@ ENGINES = ("local", "ray")
 
 
 class Engine(Protocol):
-    """``workers`` is how many runs go on at a time, ``limit`` how many seconds each may take."""
+    """``workers`` is how many runs go on at a time, ``limit`` how many seconds each may take. Workers stay
+    for the next call until ``close``."""
 
     workers: int
     limit: float | None
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]: ...
+
+    def close(self) -> None: ...
 
 
 def engine(
@@ -34,14 +37,21 @@ def engine(
     workers: int | None = None,
     address: str | None = None,
     limit: float | None = None,
+    device: str = "cpu",
+    objects: bytes = b"",
 ) -> Engine:
-    """An engine by name; nothing is started until it is called."""
+    """An engine by name; nothing is started until it is called.
+
+    Args:
+        device: that of the runs; there is one run a device.
+        objects: what workers must have, see ``own.pack``.
+    """
     checks.one_of(name, ENGINES, what="engine=")
     check_limit(limit)
     if name == "ray":
         from normkit.lab.engines.on_ray import RayEngine
 
-        return RayEngine(workers, address, limit)
+        return RayEngine(workers, address, limit, device, objects)
     from normkit.lab.engines.local import LocalEngine
 
-    return LocalEngine(workers, address, limit)
+    return LocalEngine(workers, address, limit, device, objects)

@@ -17,10 +17,11 @@ from time import monotonic
 from typing import Any
 
 from normkit.errors import user_error
+from normkit.lab.devices import check_device
 from normkit.lab.limit import too_long
 from normkit.lab.machine import borrowed_process, configure_worker
 from normkit.lab.measuring import Outcome
-from normkit.lab.worker import Job, Report, execute, execute_apart, failed
+from normkit.lab.worker import Job, Report, execute, execute_apart, failed, stopped
 
 __all__ = ["LocalEngine"]
 
@@ -32,14 +33,28 @@ class LocalEngine:
     """``workers`` processes; 0 does the runs in this one, which helps to debug a task, and in notebooks."""
 
     def __init__(
-        self, workers: int | None = None, address: str | None = None, limit: float | None = None
+        self,
+        workers: int | None = None,
+        address: str | None = None,
+        limit: float | None = None,
+        device: str = "cpu",
+        objects: bytes = b"",
     ) -> None:
         if address is not None:
             raise user_error(f"address= got {address!r} for the local engine.", fix="add --engine ray")
         if workers is not None and (type(workers) is not int or workers < 0):
             raise user_error(f"workers= got {workers!r}.", expected="an integer; 0 for this process alone")
-        self.workers = len(_cores()) if workers is None else workers
-        self.limit = limit
+        check_device(device)
+        most = len(_cores()) if device == "cpu" else 1
+        if device != "cpu" and workers is not None and workers > most:
+            raise user_error(
+                f"workers= got {workers} with --device {device}.",
+                expected="one run a device",
+                fix="--engine ray shares several GPUs.",
+            )
+        self.workers = most if workers is None else workers
+        self.limit, self.objects = limit, objects
+        self._idle: list[_Slot] = []
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
         if self.workers == 0:
@@ -47,7 +62,9 @@ class LocalEngine:
                 yield from ((job, execute(job, report, self.limit)) for job in jobs)
             return
         waiting, attempts = deque(jobs), Counter[str]()
-        idle = [_Slot() for _ in range(min(self.workers, len(jobs)))]
+        idle, self._idle = self._idle, []
+        idle += [_Slot(self.objects) for _ in range(min(self.workers, len(jobs)) - len(idle))]
+        finished = False
         busy: dict[Future[Outcome], tuple[_Slot, Job]] = {}
         try:
             while waiting or busy:
@@ -57,7 +74,7 @@ class LocalEngine:
                         busy[slot.submit(job)] = slot, job
                     except BrokenProcessPool:  # it died while it had nothing to do
                         slot.stop()
-                        idle.append(_Slot())
+                        idle.append(_Slot(self.objects))
                         waiting.appendleft(job)
                 done, _ = wait(busy, timeout=TICK, return_when=FIRST_COMPLETED)
                 for slot, _ in busy.values():
@@ -71,7 +88,7 @@ class LocalEngine:
                         slot.stop()
                         if not slot.ready:
                             raise user_error(_NEVER_STARTED, fix=_GUARD) from None
-                        slot = _Slot()
+                        slot = _Slot(self.objects)
                         attempts[job.key] += 1
                         if attempts[job.key] < ATTEMPTS:
                             waiting.appendleft(job)
@@ -84,29 +101,36 @@ class LocalEngine:
                     if slot.busy_for() > (self.limit or math.inf) and not future.done():
                         del busy[future]
                         slot.stop()
-                        idle.append(_Slot())
-                        yield job, failed(too_long(self.limit))
+                        idle.append(_Slot(self.objects))
+                        yield job, stopped(too_long(self.limit))
+            finished = True
         finally:
-            for slot in (*idle, *(slot for slot, _ in busy.values())):
-                slot.stop()
+            self._idle = idle + [slot for slot, _ in busy.values()]
+            if not finished:
+                self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        while self._idle:
+            self._idle.pop().stop()
 
 
 _DIED = f"Its worker died {ATTEMPTS} times, before it could say why; was there enough memory?"
 _NEVER_STARTED = "A worker died before it could start."
 _GUARD = """in a script of your own, start the comparison under
        if __name__ == "__main__":
-       or train in the process itself, with workers=0."""
+       or train in the process itself, with workers=0, as a script on standard input has to."""
 
 
 class _Slot:
     """One worker. Each has a pool of its own, so that one that dies takes no other run along."""
 
-    def __init__(self) -> None:
+    def __init__(self, objects: bytes) -> None:
         context = multiprocessing.get_context("spawn")
         self.progress, theirs = context.Pipe(duplex=False)
         self.theirs, self.ready = theirs, False
         self.since: float | None = None
-        self.pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(theirs,))
+        self.pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(theirs, objects))
 
     def submit(self, job: Job) -> Future[Outcome]:
         self.since = monotonic() if self.ready else None
@@ -137,12 +161,13 @@ class _Slot:
 
 
 _line: Connection | None = None
+_objects = b""
 
 
-def _begin(line: Connection) -> None:
+def _begin(line: Connection, objects: bytes) -> None:
     """A worker's first act. It does not outlive the process that has started it, however that ends."""
-    global _line
-    _line = line
+    global _line, _objects
+    _line, _objects = line, objects
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep decides what Ctrl-C means
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -162,16 +187,16 @@ def _work(job: Job) -> Outcome:
         with contextlib.suppress(OSError):
             _line.send(news)
 
-    return execute_apart(job, report)
+    return execute_apart(job, report, _objects)
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A process that starts in here never sees Ctrl-C; this one sees it a moment later."""
+    """A process that starts in here never sees Ctrl-C, nor SIGTERM; this one sees it a moment later."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

@@ -7,8 +7,10 @@ import importlib.util
 import logging
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from time import monotonic
 from typing import Any
@@ -17,7 +19,7 @@ from normkit.errors import user_error
 from normkit.lab.limit import too_long
 from normkit.lab.machine import configure_worker
 from normkit.lab.measuring import Outcome
-from normkit.lab.worker import Job, Report, execute_apart, failed
+from normkit.lab.worker import Job, Report, execute_apart, failed, stopped
 
 __all__ = ["RayEngine"]
 
@@ -35,22 +37,44 @@ class RayEngine:
     """
 
     def __init__(
-        self, workers: int | None = None, address: str | None = None, limit: float | None = None
+        self,
+        workers: int | None = None,
+        address: str | None = None,
+        limit: float | None = None,
+        device: str = "cpu",
+        objects: bytes = b"",
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise user_error("The engine ray needs Ray.", fix="pip install 'normkit[ray]'")
         if workers is not None and (type(workers) is not int or workers < 1):
             raise user_error(f"workers= got {workers!r}.", expected="an integer of at least 1")
+        if device not in ("cpu", "cuda"):
+            raise user_error(
+                f"--device {device} with --engine ray.",
+                expected="cpu, or cuda: Ray says which one",
+                fix="--engine local" if device == "mps" else "--device cuda",
+            )
         _environment()
         self.address, self.workers = _check_address(address), workers or os.cpu_count() or 1
-        self.limit = limit
+        self.limit, self.device, self.objects = limit, device, objects
+        self._ray: Any = None
 
     def __call__(self, jobs: Sequence[Job], report: Report) -> Generator[tuple[Job, Outcome], None, None]:
-        ray = self._connect()
+        if self._ray is None:
+            self._ray = self._connect()
+        finished = False
         try:
-            yield from _run(ray, jobs, report, self.limit)
+            yield from _run(self, self._ray, jobs, report)
+            finished = True
         finally:
-            ray.shutdown()
+            if not finished:
+                self.close()
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started for the sweep ends."""
+        if self._ray is not None:
+            self._ray.shutdown()
+            self._ray = None
 
     def _connect(self) -> Any:
         import ray
@@ -66,9 +90,21 @@ class RayEngine:
             options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         else:
             options |= {"address": self.address}
+        before = signal.getsignal(signal.SIGTERM)
         ray.init(**options)
-        if self.address is not None:
-            self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if threading.current_thread() is threading.main_thread():  # Ray has put its own in its place
+            signal.signal(signal.SIGTERM, before)
+        kind = "CPU" if self.device == "cpu" else "GPU"
+        there = int(ray.cluster_resources().get(kind, 0))
+        if kind == "GPU" and not there:
+            ray.shutdown()
+            raise user_error(
+                f"--device {self.device}: the Ray cluster has no GPU.",
+                expected="a cluster whose nodes have some, for  ray status  to list",
+                fix="--device cpu",
+            )
+        if self.address is not None or kind == "GPU":
+            self.workers = max(1, there)
         return ray
 
 
@@ -129,17 +165,21 @@ def _running() -> str | None:
 
 
 def _run(
-    ray: Any, jobs: Sequence[Job], report: Report, limit: float | None
+    engine: RayEngine, ray: Any, jobs: Sequence[Job], report: Report
 ) -> Generator[tuple[Job, Outcome], None, None]:
     board = ray.remote(num_cpus=0)(_Board).remote()
+    limit = engine.limit
 
-    def work(job: Job, board: Any) -> Outcome:
+    def work(job: Job, board: Any, objects: bytes) -> Outcome:
         configure_worker()
         board.begin.remote(job.key)
-        return execute_apart(job, lambda *news: board.tell.remote(*news))
+        return execute_apart(job, lambda *news: board.tell.remote(*news), objects)
 
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
-    waiting = {task.remote(job, board): job for job in jobs}
+    # A task that asks for a GPU sees no other: Ray sets CUDA_VISIBLE_DEVICES.
+    needs = {"num_cpus": 1} if engine.device == "cpu" else {"num_cpus": 1, "num_gpus": 1}
+    task = ray.remote(**needs, max_retries=RETRIES)(work)
+    objects = ray.put(engine.objects)
+    waiting = {task.remote(job, board, objects): job for job in jobs}
     news: Any = None
     begun: dict[str, float] = {}
     while waiting:
@@ -163,7 +203,7 @@ def _run(
             if limit is not None and monotonic() - begun.get(job.key, math.inf) > limit:
                 del waiting[reference]
                 ray.cancel(reference, force=True)  # its process ends, and Ray does not try again
-                yield job, failed(too_long(limit))
+                yield job, stopped(too_long(limit))
 
 
 class _Board:

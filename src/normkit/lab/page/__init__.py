@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.errors import user_error
-from normkit.lab.comparison import needs
+from normkit.lab.extras import needs
 
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["fill", "put", "render", "write"]
 
 HERE = Path(__file__).parent
+SCRIPTS = ("legend.js", "figures.js", "tables.js", "ledger.js")
+# Of plotly.js only what has two axes: a third of the whole. CONTRIBUTING says how to renew it.
+BUNDLE = HERE / "plotly-cartesian.min.js"
 
 
 def write(comparison: Comparison, path: Path) -> Path:
@@ -58,7 +61,7 @@ def fill(template: str, values: dict[str, Any], figures: dict[str, Any]) -> str:
         **values,
         drawn=set(figures),
         style=markup((HERE / "style.css").read_text(encoding="utf-8")),
-        script=markup((HERE / "page.js").read_text(encoding="utf-8")),
-        plotly=markup(needs("plotly.offline").get_plotlyjs()),
+        script=markup("\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)),
+        plotly=markup(BUNDLE.read_text(encoding="utf-8")),
         figures=markup(json.dumps(data).replace("<", "\\u003c")),
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from normkit.lab.analysis import Arm, Summary
-from normkit.lab.figures import SENTENCES
+from normkit.lab.arms import LEAKS
+from normkit.lab.figures import SENTENCES, one_rate
+from normkit.lab.measuring import ENDINGS
+from normkit.lab.overview import HEADINGS
+from normkit.lab.page.tables import arms_table, costs_table, runs_table
 
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
@@ -15,8 +19,7 @@ __all__ = ["content"]
 SCOPE = (
     "Scope: {runs} runs of up to {steps:,} steps with models of {weights:,} weights. Runs this small show "
     "how fast and how safely training starts. They do not show final quality, and no ranking carries over to "
-    "models that are a thousand times larger. The learning rate of each arm was chosen by the same seeds "
-    "that judge it."
+    "models that are a thousand times larger."
 )
 
 
@@ -27,7 +30,10 @@ def content(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": f"normkit: {about['title']}",
         "question": _question(about),
-        "recommendation": summary.recommendation,
+        "heading": HEADINGS[comparison.state],
+        "answer": _answer(comparison),
+        "state": comparison.state,
+        "retry": comparison.command,
         "warnings": comparison.warnings,
         "scope": SCOPE.format(
             runs=len(comparison.results),
@@ -36,12 +42,22 @@ def content(comparison: Comparison) -> dict[str, Any]:
         ),
         "pruned": _pruned(comparison),
         "sentences": SENTENCES,
-        "arms": _arms(summary),
-        "costs": _costs(summary, about["unit"]),
-        "runs": _runs(comparison),
+        "one_rate": one_rate(summary.arms),
+        "arms": arms_table(summary),
+        "endings": _endings(comparison),
+        "costs": costs_table(summary, about["unit"]),
+        "runs": runs_table(comparison),
+        "errors": _errors(comparison),
         "command": about["command"],
         "facts": _facts(comparison),
     }
+
+
+def _answer(comparison: Comparison) -> str:
+    """Without what the heading says already; a name of an arm keeps its case."""
+    text = comparison.why.removeprefix(f"{HEADINGS[comparison.state]}: ")
+    named = any(text.startswith(arm.label) for arm in comparison.summary.arms)
+    return text if named else text[:1].upper() + text[1:]
 
 
 def _question(about: dict[str, Any]) -> str:
@@ -64,103 +80,27 @@ def _pruned(comparison: Comparison) -> str | None:
     shares = ", ".join(f"{share:.0%}" for share in rungs)
     return (
         f"Pruned by successive halving at {shares} of the steps: {spent:,} steps instead of "
-        f"{comparison.about['full_steps']:,}. Arms marked as pruned were dropped after a short run with one "
-        "seed. Largest stable learning rate and sensitivity need all learning rates, so they are not known."
+        f"{comparison.about['full_steps']:,}. Arms that ended as “stopped” were dropped after a short run "
+        "with one seed. Largest stable learning rate and sensitivity need all rates, so they are not known."
     )
 
 
-def _cell(text: str, sort: float | str | None = None, *, numeric: bool = False) -> dict[str, Any]:
-    return {"text": text, "sort": sort, "numeric": numeric}
+def _endings(comparison: Comparison) -> dict[str, str]:
+    """What the words on this page mean, those that are used."""
+    used = {arm.ending for arm in comparison.summary.arms} | {o.status for _, o in comparison.results}
+    return {word: meaning for word, meaning in {**ENDINGS, "leaks": LEAKS}.items() if word in used}
 
 
-def _number(value: float | None, form: str = ".3g", missing: str = "–") -> dict[str, Any]:
-    if value is None:
-        return _cell(missing, "", numeric=True)
-    return _cell(format(value, form), value, numeric=True)
-
-
-def _columns(*titles: str, numeric: int) -> list[dict[str, Any]]:
-    """The last ``numeric`` ones are numbers."""
-    return [{"title": t, "numeric": k >= len(titles) - numeric} for k, t in enumerate(titles)]
-
-
-def _arms(summary: Summary) -> dict[str, Any]:
-    columns = _columns(
-        *("Arm", "Loss", "Behind", "Learning rate", "Largest stable", "Sensitivity", "Diverged"), numeric=6
-    )
-    rows = []
-    for arm in summary.arms:
-        diverged, runs = sum(p.diverged for p in arm.points), sum(len(p.losses) for p in arm.points)
-        rows.append(
-            [
-                _cell(arm.label + (" (pruned)" if arm.pruned else "")),
-                _cell(arm.loss, arm.best.loss.mean if arm.learnt and not arm.pruned else "", numeric=True),
-                _behind(arm, summary),
-                _number(arm.best.lr),
-                _cell(arm.stable, arm.max_stable_lr or "", numeric=True),
-                _number(arm.sensitivity, ".3f"),
-                _cell(f"{diverged} of {runs}", diverged, numeric=True),
-            ]
-        )
-    return {"columns": columns, "rows": rows}
-
-
-def _costs(summary: Summary, unit: str) -> dict[str, Any]:
-    columns = _columns("Arm", "ms a step", f"{unit} a second", "Peak MB", "Weights", numeric=4)
-    rows = [
-        [
-            _cell(arm.label),
-            _number(arm.step_ms, ".1f"),
-            _number(arm.units_per_second, ",.0f"),
-            _number(arm.peak_mb, ".0f"),
-            _number(arm.parameters, ",d"),
-        ]
-        for arm in summary.arms
+def _errors(comparison: Comparison) -> list[dict[str, Any]]:
+    """Each once, with the runs that ended so."""
+    runs: dict[str, list[str]] = defaultdict(list)
+    for run, outcome in comparison.results:
+        if outcome.error:
+            runs[outcome.error.strip()].append(str(run))
+    return [
+        {"text": text, "last": text.splitlines()[-1], "count": len(members), "runs": "; ".join(members)}
+        for text, members in runs.items()
     ]
-    return {"columns": columns, "rows": rows}
-
-
-def _behind(arm: Arm, summary: Summary) -> dict[str, Any]:
-    gap = summary.behind.get(arm.label)
-    if gap is None:
-        return _number(None) if arm.pruned else _cell("best", 0.0, numeric=True)
-    if not arm.learnt:
-        return _number(None)
-    return _cell(f"{gap}{', a tie' if arm.label in summary.ties else ''}", gap.mean, numeric=True)
-
-
-_HIDDEN = ("task", "plateau", "error_text", "data", "schedule", "steps")
-_NAMES = {"lr": "learning rate", "units_per_second": "a second", "peak_mb": "peak MB", "step_ms": "ms a step"}
-
-
-def _runs(comparison: Comparison) -> dict[str, Any]:
-    """All columns in which runs differ, and what came out."""
-    rows = comparison.rows
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    fixed = {"depth", "width", "batch_size", "warmup"}
-    shown = [
-        n for n in names if n not in _HIDDEN and not (n in fixed and len({row.get(n) for row in rows}) == 1)
-    ]
-    if any(row["error_text"] for row in rows):
-        shown.append("error_text")
-    numeric = {n: all(isinstance(row.get(n), int | float | None) for row in rows) for n in shown}
-    columns = [{"title": _NAMES.get(n, n.replace("_", " ")), "numeric": numeric[n]} for n in shown]
-    return {"columns": columns, "rows": [[_value(n, row.get(n), numeric[n]) for n in shown] for row in rows]}
-
-
-def _value(name: str, value: Any, numeric: bool) -> dict[str, Any]:
-    if value is None:
-        return _cell("–", "", numeric=numeric)
-    if isinstance(value, bool):
-        return _cell("yes" if value else "no")
-    if name == "error_text":
-        return _cell(str(value).strip().splitlines()[-1])
-    if isinstance(value, float):
-        form = {"units_per_second": ",.0f", "lr": ".3g", "peak_mb": ".0f", "seconds": ".1f", "step_ms": ".1f"}
-        return _cell(format(value, form.get(name, ".4f")), value, numeric=True)
-    if isinstance(value, int):
-        return _cell(f"{value:,}", value, numeric=True)
-    return _cell(str(value))
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -171,8 +111,16 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
         ("data, SHA-256", ", ".join(about["data"])),
         ("the same in all runs", common),
         ("optimizer", "AdamW, betas 0.9 and 0.95, no weight decay, no clipping"),
-        ("judged by", "the loss on held-out data after the last step, clipped at that of a blind guess"),
-        ("intervals", "95 %, Student's, over seeds; arms are compared seed by seed"),
+        (
+            "judged by",
+            "the loss after the last step on held-out data, clipped at the worst baseline; other "
+            "data chose the learning rates",
+        ),
+        (
+            "intervals",
+            "95 %, Student's, over seeds, with the sampling error of the held-out data; arms are "
+            "compared seed by seed",
+        ),
         ("code", about["code"]),
         ("engine", f"{about['engine']}, {about['workers']} workers, one torch thread each"),
         ("started", about["started"]),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.lab.claims import NOTES, VERDICTS, ledger
-from normkit.lab.comparison import needs
+from normkit.lab.extras import needs
 from normkit.lab.page import fill, put
 from normkit.lab.page.books import stack_of_books
 from normkit.lab.page.strip import strip
@@ -61,7 +61,7 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
         "command": " ".join(
             ["normkit study", *(["--all"] if whole else results), *["--quick"] * first.quick]
         ),
-        "facts": _facts(first.about),
+        "facts": _facts([result.about for result in results.values()]),
     }
     return fill("studies.html", values, figures)
 
@@ -104,6 +104,10 @@ def _study(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("date", about["date"]), ("code", about["code"])]
-    return facts + [(name, str(value)) for name, value in about["machine"].items() if name != "normkit"]
+def _facts(abouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Date, code and machine; all that there are, where studies differ."""
+    facts: dict[str, dict[str, None]] = {}
+    for about in abouts:
+        for name, value in {"date": about["date"], "code": about["code"], **about["machine"]}.items():
+            facts.setdefault(name, {})[str(value)] = None
+    return [(name, "; ".join(values)) for name, values in facts.items() if name != "normkit"]

@@ -7,50 +7,116 @@ import glob
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from normkit.errors import user_error
+import torch
+from torch import Tensor
 
-__all__ = ["Corpus", "read"]
+from normkit.errors import user_error
+from normkit.lab.tasks.copies import copied
+
+__all__ = ["Corpus", "Parts", "read"]
 
 LEAST = 20_000  # bytes; below that nothing can be learnt, and no part can be kept apart
 MAX_BYTES = 256 << 20  # bytes; more is not needed for runs of this size, and must fit every worker
-KEPT_APART = 10  # one file of so many is never trained on
+APART = 100_000  # bytes for validation, and as many to judge by; a fifth of all, if that is less
+BLOCK = 1024  # bytes, at least, of the pieces into which files are cut where there are too few of them
+ENOUGH = 10  # files, to keep whole ones apart
 RESULTS = "runs.sqlite"  # a folder with this in it holds our own results, no data
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """Files, in the order of their paths.
+class Parts:
+    """A corpus as a seed divides it, in bytes; no part of the text is in two of them. ``unlike`` says of each
+    byte of ``held_out`` and of ``validation`` whether it is in no long copy of the training text."""
 
-    ``unseen`` is what is kept apart: every tenth file, or the last tenth of each where that would be too
-    little, because there are few files or the chosen ones are small.
-    """
+    training: Tensor
+    validation: Tensor
+    held_out: Tensor
+    unlike: tuple[Tensor, Tensor]
+
+    @property
+    def copied(self) -> float:
+        """The share of what was kept apart that is a copy of something trained on."""
+        return 1 - float(torch.cat(self.unlike).double().mean())
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts in the order of their paths, each content once. ``skipped``: what was left out, by reason."""
 
     source: str
     files: tuple[tuple[str, bytes], ...]
-    unseen: tuple[tuple[str, bytes], ...]
-    count: int
+    skipped: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @functools.cached_property
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for part in (self.files, self.unseen):
-            for _, content in part:
-                digest.update(hashlib.sha256(content).digest())
-            digest.update(b"|")
+        for _, content in self.files:
+            digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()
 
     @property
     def size(self) -> int:
-        return sum(len(content) for _, content in (*self.files, *self.unseen))
+        return sum(len(content) for _, content in self.files)
+
+    @property
+    def words(self) -> str:
+        """Where it is from, how large it is, and what was skipped."""
+        count = "one file" if len(self.files) == 1 else f"{len(self.files)} files"
+        skipped = [f"{len(names)} {why} ({_few(names)})" for why, names in self.skipped]
+        text = f"{self.source}: {self.size / 1e6:.2f} MB in {count}"
+        return f"{text}; skipped: {', '.join(skipped)}" if skipped else text
+
+    def split(self, seed: int) -> Parts:
+        """Whole files where there are enough and none is a third of all, else pieces of files."""
+        want = min(APART, self.size // 5)
+        pieces = [content for _, content in self.files]
+        if len(pieces) < ENOUGH or max(map(len, pieces)) > self.size / 3:
+            block = max(BLOCK, want // 20)
+            pieces = [piece for content in pieces for piece in _cut(content, block)]
+        order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(seed)).tolist()
+        held_out, order = _take([pieces[k] for k in order], order, want)
+        validation, order = _take([pieces[k] for k in order], order, want)
+        training = _bytes([pieces[k] for k in sorted(order)])
+        kept = _bytes(held_out), _bytes(validation)
+        unlike = ~copied(kept[0], training), ~copied(kept[1], training)
+        return Parts(training, kept[1], kept[0], unlike)
+
+
+def _take(pieces: list[bytes], numbers: list[int], want: int) -> tuple[list[bytes], list[int]]:
+    """As many of the first as are wanted, and the numbers of the others."""
+    size = 0
+    for k, piece in enumerate(pieces):
+        if size >= want:
+            return pieces[:k], numbers[k:]
+        size += len(piece)
+    return pieces, []
+
+
+def _cut(content: bytes, size: int) -> Iterator[bytes]:
+    """Pieces of about that size."""
+    count = max(1, len(content) // size)
+    for k in range(count):
+        yield content[len(content) * k // count : len(content) * (k + 1) // count]
+
+
+def _bytes(pieces: list[bytes]) -> Tensor:
+    joined = bytearray(b"".join(pieces))
+    return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def read(where: str | None) -> Corpus:
     """A file, a folder (all that is in it), or a glob; without any of them, Python's own library.
 
-    Hidden files are left out, and folders in which normkit keeps results.
+    Hidden files are left out, and folders in which normkit keeps results. What is no text, is empty, cannot
+    be read or has the same content as an earlier file is skipped, and named.
     """
     if where is None:
         root = Path(os.__file__).parent
@@ -59,11 +125,14 @@ def read(where: str | None) -> Corpus:
     else:
         root, paths = _paths(where)
         source = os.path.relpath(where) if len(os.path.relpath(where)) < len(where) else where
-    try:
-        seen = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    except OSError as error:
-        raise user_error(f"--data {source}: {error.filename} cannot be read: {error.strerror}.") from error
-    return _read(source, root, seen)
+    seen = []
+    for path in paths:
+        try:
+            found = path.stat()
+            seen.append((path, found.st_size, found.st_mtime_ns))
+        except OSError:
+            seen.append((path, -1, 0))
+    return _read(source, root, tuple(seen))
 
 
 @functools.lru_cache(maxsize=4)
@@ -75,35 +144,36 @@ def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> C
             expected="a sample that every worker can hold in memory",
             fix="name a part of it, for example with a glob: --data 'folder/a*.txt'",
         )
-    files, binary = [], 0
+    files: dict[bytes, tuple[str, bytes]] = {}
+    skipped: dict[str, list[str]] = {}
     for path, _, _ in seen:
+        name = os.path.relpath(path, root)
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise user_error(f"--data {source}: {path} cannot be read: {error.strerror}.") from error
+            skipped.setdefault(f"unreadable: {error.strerror}", []).append(name)
+            continue
+        digest = hashlib.sha256(content).digest()
         if b"\0" in content[:8192]:
-            binary += 1
-        elif content.strip():
-            files.append((os.path.relpath(path, root), content))
+            skipped.setdefault("binary", []).append(name)
+        elif not content.strip():
+            skipped.setdefault("empty", []).append(name)
+        elif digest in files:
+            skipped.setdefault("with the content of another", []).append(name)
+        else:
+            files[digest] = name, content
+    left = tuple((why, tuple(names)) for why, names in skipped.items())
+    found = Corpus(source, tuple(files.values()), left)
     if not files:
+        what = ", ".join(f"{len(names)} {why} ({_few(names)})" for why, names in left) or "nothing in it"
+        raise user_error(f"--data {source}: {what}.", expected="text files: no NUL bytes, not empty")
+    if found.size < LEAST:
         raise user_error(
-            f"--data {source}: {f'{binary} binary files and no text' if binary else 'nothing in it'}.",
-            expected="text files: no NUL bytes, not empty",
-        )
-    size = sum(len(content) for _, content in files)
-    if size < LEAST:
-        raise user_error(
-            f"--data {source}: {size:,} bytes of text.",
+            f"--data {found.words}, {found.size:,} bytes of text.",
             expected=f"at least {LEAST:,}, to learn from some and keep some apart",
             fix="add more text, or leave --data out for the Python library's own source.",
         )
-    unseen = tuple(files[::KEPT_APART])
-    if len(files) >= KEPT_APART and sum(len(c) for _, c in unseen) >= size / (3 * KEPT_APART):
-        training = tuple(f for i, f in enumerate(files) if i % KEPT_APART)
-        return Corpus(source, training, unseen, len(files))
-    cut = [(name, c, len(c) - len(c) // KEPT_APART) for name, c in files]
-    start, end = tuple((n, c[:k]) for n, c, k in cut), tuple((n, c[k:]) for n, c, k in cut)
-    return Corpus(source, start, end, len(files))
+    return found
 
 
 def _paths(where: str) -> tuple[Path, list[Path]]:
@@ -112,13 +182,7 @@ def _paths(where: str) -> tuple[Path, list[Path]]:
         raise user_error("--data got an empty name.", expected="a file, a folder, or a glob in quotes")
     path = Path(where).expanduser()
     if path.is_dir():
-        found = []
-        for folder, folders, names in os.walk(path):
-            hidden = [f for f in folders if f.startswith(".") or (Path(folder) / f / RESULTS).exists()]
-            folders[:] = sorted(set(folders) - set(hidden))
-            if not (Path(folder) / RESULTS).exists():
-                found += [Path(folder) / name for name in names if not name.startswith(".")]
-        return path, sorted(p for p in found if p.is_file())
+        return path, _within(path)
     if path.is_file():
         return path.parent, [path]
     matches = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
@@ -128,3 +192,21 @@ def _paths(where: str) -> tuple[Path, list[Path]]:
             expected="a file, a folder, or a glob in quotes",
         )
     return Path(os.path.commonpath([p.parent for p in matches])), matches
+
+
+def _within(root: Path) -> list[Path]:
+    """All files in a folder. One that may not be looked into is an error: nobody knows what is missing."""
+
+    def refuse(error: OSError) -> None:
+        raise user_error(
+            f"--data {root}: {error.filename} cannot be read: {error.strerror}.",
+            fix="make it readable, or name what is, for example with a glob: --data 'folder/*.txt'",
+        ) from error
+
+    found = []
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        hidden = [f for f in folders if f.startswith(".") or (Path(folder) / f / RESULTS).exists()]
+        folders[:] = sorted(set(folders) - set(hidden))
+        if not (Path(folder) / RESULTS).exists():
+            found += [Path(folder) / name for name in names if not name.startswith(".")]
+    return sorted(p for p in found if not p.exists() or p.is_file())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.lab.task import Task
+from normkit.lab.task import Task, divided
 from normkit.lab.tasks.networks import conv_net, mlp
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["DigitsTask"]
 
 NETWORKS = ("mlp", "conv")
 NOISE = 0.25  # its spread, in shades of grey from 0 to 1, for "noisy error"
-HELD_OUT = 360  # of 1,797 images
+HELD_OUT, CHOOSE = 360, 180  # of 1,797 images are kept apart; so many of them are for validation
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,17 @@ class DigitsTask(Task):
     def __post_init__(self) -> None:
         checks.one_of(self.network, NETWORKS, what="network=")
 
+    def split(self, seed: int) -> DigitsTask:
+        return divided(self, seed)
+
+    @cached_property
+    def seed(self) -> int:
+        """By which the images are divided; see ``split``."""
+        return 0
+
     @cached_property
     def images(self) -> tuple[Tensor, Tensor]:
-        """All of them, (1797, 1, 8, 8), and their labels, shuffled once."""
+        """All of them, (1797, 1, 8, 8), and their labels, shuffled by the seed: the first are held out."""
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
@@ -62,7 +70,7 @@ class DigitsTask(Task):
                 "The task digits needs scikit-learn.", fix="pip install 'normkit[lab]'"
             ) from error
         found = load_digits()
-        order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(0))
+        order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(self.seed))
         pixels = torch.from_numpy(found.images).float()[order, None] / 16
         return pixels - 0.3, torch.from_numpy(found.target).long()[order]
 
@@ -85,12 +93,16 @@ class DigitsTask(Task):
 
     def held_out(self) -> list[tuple[Tensor, Tensor]]:
         pixels, labels = self.images
-        return [(pixels[:HELD_OUT], labels[:HELD_OUT])]
+        return [(pixels[CHOOSE:HELD_OUT], labels[CHOOSE:HELD_OUT])]
 
-    def plateau(self) -> float:
+    def validation(self) -> list[tuple[Tensor, Tensor]]:
+        pixels, labels = self.images
+        return [(pixels[:CHOOSE], labels[:CHOOSE])]
+
+    def baselines(self) -> dict[str, float]:
         _, labels = self.images
         share = torch.bincount(labels[HELD_OUT:], minlength=10).double()
-        return -float((share / share.sum()).log()[labels[:HELD_OUT]].mean())
+        return {"majority class": -float((share / share.sum()).log()[labels[CHOOSE:HELD_OUT]].mean())}
 
     @torch.no_grad()
     def metrics(self, model: nn.Module) -> dict[str, float]:

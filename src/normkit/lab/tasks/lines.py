@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.lab.task import Task
+from normkit.lab.task import Task, divided
 from normkit.lab.tasks import corpus
 from normkit.transformer import Encoder
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LinesTask"]
 
-HELD_OUT = 256  # lines
+HELD_OUT = 2048  # lines, about 100,000 bytes; a fifth of all, if that is less
+FEWEST = 1024  # lines in all
 SHORTEST = 8  # bytes, without the blanks around
 PADDING = 0
 
@@ -75,27 +76,40 @@ class LinesTask(Task):
         checks.integer(self.classes, what="classes=", least=2)
 
     @cached_property
-    def lines(self) -> tuple[Tensor, Tensor]:
-        """Padded bytes (N, length) and the number of the file, in a random order that is always the same."""
+    def all_lines(self) -> tuple[Tensor, Tensor]:
+        """Padded bytes (N, length) and the number of the file; a line that is in several is in none."""
         found = corpus.read(self.data)
-        parts = dict(found.files)
-        for name, content in found.unseen:
-            parts[name] = parts.get(name, b"") + content
-        largest = sorted(parts.items(), key=lambda part: (-len(part[1]), part[0]))[: self.classes]
-        rows, labels = [], []
+        largest = sorted(found.files, key=lambda part: (-len(part[1]), part[0]))[: self.classes]
+        homes: dict[bytes, set[int]] = {}
         for label, (_, content) in enumerate(largest):
-            for line in dict.fromkeys(line.strip() for line in content.splitlines()):
-                if len(line) >= SHORTEST:
-                    rows.append(torch.frombuffer(bytearray(line[: self.length]), dtype=torch.uint8))
-                    labels.append(label)
-        if len(largest) < 2 or len(rows) < 4 * HELD_OUT:
+            for line in content.splitlines():
+                homes.setdefault(line.strip()[: self.length], set()).add(label)
+        once = {line: min(labels) for line, labels in homes.items() if len(labels) == 1}
+        own = {line: label for line, label in once.items() if len(line) >= SHORTEST}
+        rows = [torch.frombuffer(bytearray(line), dtype=torch.uint8) for line in own]
+        numbers = list(own.values())
+        if len(largest) < 2 or len(rows) < FEWEST:
             raise user_error(
                 f"The task lines found {len(rows):,} different lines in {len(largest)} files.",
-                expected=f"at least {4 * HELD_OUT:,} lines of {SHORTEST} bytes or more, in 2 files or more",
+                expected=f"at least {FEWEST:,} lines of {SHORTEST} bytes or more, in 2 files or more",
             )
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING)
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-        return padded[order], torch.tensor(labels)[order]
+        return padded, torch.tensor(numbers)
+
+    def split(self, seed: int) -> LinesTask:
+        return divided(self, seed, all_lines=self.all_lines)
+
+    @cached_property
+    def seed(self) -> int:
+        """By which the lines are divided; see ``split``."""
+        return 0
+
+    @cached_property
+    def lines(self) -> tuple[Tensor, Tensor]:
+        """The same in an order that the seed draws: the first are held out."""
+        rows, labels = self.all_lines
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed))
+        return rows[order], labels[order]
 
     def model(self, run: Run) -> nn.Module:
         encoder = Encoder(
@@ -111,7 +125,7 @@ class LinesTask(Task):
 
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         rows, labels = self.lines
-        chosen = torch.randint(HELD_OUT, len(labels), (size,), generator=generator)
+        chosen = torch.randint(self._kept, len(labels), (size,), generator=generator)
         return rows[chosen], labels[chosen]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -123,14 +137,27 @@ class LinesTask(Task):
         scores: Tensor = model(rows[:, :longest].long(), mask[:, :longest])
         return scores
 
+    @property
+    def _kept(self) -> int:
+        """How many lines are kept apart: half of them choose, half judge."""
+        return min(HELD_OUT, len(self.lines[1]) // 5)
+
     def held_out(self) -> list[tuple[Tensor, Tensor]]:
         rows, labels = self.lines
-        return [(rows[:HELD_OUT], labels[:HELD_OUT])]
+        half = self._kept // 2
+        return [(rows[half : self._kept], labels[half : self._kept])]
 
-    def plateau(self) -> float:
+    def validation(self) -> list[tuple[Tensor, Tensor]]:
+        rows, labels = self.lines
+        half = self._kept // 2
+        return [(rows[:half], labels[:half])]
+
+    def baselines(self) -> dict[str, float]:
         _, labels = self.lines
-        share = torch.bincount(labels[HELD_OUT:], minlength=self.classes).double() + 1
-        return -float((share / share.sum()).log()[labels[:HELD_OUT]].mean())
+        share = torch.bincount(labels[self._kept :], minlength=self.classes).double() + 1
+        return {
+            "majority class": -float((share / share.sum()).log()[labels[self._kept // 2 : self._kept]].mean())
+        }
 
     @torch.no_grad()
     def metrics(self, model: nn.Module) -> dict[str, float]:

@@ -1,0 +1,74 @@
+"""A mean and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+__all__ = ["Interval", "interval"]
+
+CONFIDENCE = 0.95
+BEYOND = 1e150  # a loss from here on is as good as infinite: its square would be
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, and the half-width of its confidence interval over seeds; None for a single seed. Beside them
+    the variance between seeds, and what the choice of the held-out data adds to that of the mean.
+
+    The mean is infinite if one of the values is: a run that diverged, where no baseline is known.
+    """
+
+    mean: float
+    half: float | None
+    seeds: int
+    variance: float = 0.0
+    sampling: float = 0.0
+
+    def seeds_for(self, half: float, most: int = 64) -> int | None:
+        """How many seeds would give that half-width, if they scatter as these do; None: more than ``most``.
+        No number of seeds makes the sampling error of the held-out data smaller.
+
+        Example:
+            >>> interval([0.0, 0.2, 0.1]).seeds_for(half=0.1)
+            7
+        """
+        for count in range(self.seeds + 1, most + 1):
+            if _quantile(count) * math.sqrt(self.variance / count + self.sampling) <= half:
+                return count
+        return None
+
+    @property
+    def includes_zero(self) -> bool:
+        return self.half is not None and abs(self.mean) <= self.half
+
+    def __str__(self) -> str:
+        if math.isinf(self.mean):
+            return "diverged"
+        plain = self.mean == 0 or 0.01 <= abs(self.mean) < 10_000
+        form = ".3f" if plain else ".2g"
+        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
+
+
+def interval(values: Sequence[float], sampling: float = 0.0) -> Interval:
+    """Student's, two-sided. ``sampling``: the variance of the mean that the held-out data add, by chance.
+
+    Example:
+        >>> print(interval([1.0, 2.0, 3.0]))
+        2.000 ± 2.484
+    """
+    if not all(abs(value) < BEYOND for value in values):
+        return Interval(math.inf, None, len(values))
+    if len(values) < 2:
+        return Interval(fmean(values), None, len(values))
+    spread = variance(values)
+    half = _quantile(len(values)) * math.sqrt(spread / len(values) + sampling)
+    return Interval(fmean(values), half, len(values), spread, sampling)
+
+
+def _quantile(count: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
