@@ -3,9 +3,12 @@
 import contextlib
 import multiprocessing
 import os
+import queue
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -114,6 +117,36 @@ def test_a_run_beyond_its_limit_is_stopped_and_marked_and_the_others_go_on(worke
     assert [found[seed].status == "stopped" for seed in range(3)] == [False, True, False]
     assert "longer than its limit of 5 seconds" in found[1].error
     assert time.monotonic() - start < 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_a_run_is_handed_over_leaves_no_worker_behind(monkeypatch, number):
+    """Another thread takes the signal, as threads that do not block it may."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupt)
+    ended, put = threading.Event(), queue.Queue.put
+    threading.Thread(target=ended.wait, daemon=True).start()
+    handed = []
+
+    def put_and_interrupt(self, item, *more):
+        if threading.current_thread() is threading.main_thread() and not handed:
+            handed.append(item)
+            os.kill(os.getpid(), number)
+            time.sleep(0.2)
+        put(self, item, *more)
+
+    monkeypatch.setattr(queue.Queue, "put", put_and_interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(engine("local", workers=1)(jobs(), lambda *_: None))
+    finally:
+        signal.signal(number, before)
+        ended.set()
+    assert handed
+    assert multiprocessing.active_children() == []
 
 
 def test_a_worker_is_not_charged_for_loading_torch():

@@ -69,13 +69,14 @@ class LocalEngine:
         try:
             while waiting or busy:
                 while idle and waiting:
-                    slot, job = idle.pop(), waiting.popleft()
-                    try:
-                        busy[slot.submit(job)] = slot, job
-                    except BrokenProcessPool:  # it died while it had nothing to do
-                        slot.stop()
-                        idle.append(_Slot(self.objects))
-                        waiting.appendleft(job)
+                    with _uninterrupted():
+                        slot, job = idle.pop(), waiting.popleft()
+                        try:
+                            busy[slot.submit(job)] = slot, job
+                        except BrokenProcessPool:  # it died while it had nothing to do
+                            slot.stop()
+                            idle.append(_Slot(self.objects))
+                            waiting.appendleft(job)
                 done, _ = wait(busy, timeout=TICK, return_when=FIRST_COMPLETED)
                 for slot, _ in busy.values():
                     slot.tell(report)
@@ -134,8 +135,7 @@ class _Slot:
 
     def submit(self, job: Job) -> Future[Outcome]:
         self.since = monotonic() if self.ready else None
-        with _uninterrupted():
-            return self.pool.submit(_work, job)
+        return self.pool.submit(_work, job)
 
     def busy_for(self) -> float:
         """Seconds since its job began; a worker that is still loading torch has not begun."""
@@ -192,15 +192,30 @@ def _work(job: Job) -> Outcome:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A process that starts in here never sees Ctrl-C, nor SIGTERM; this one sees it a moment later."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Ctrl-C and SIGTERM wait until this is done: half a submission would never end. A process that starts in
+    here never sees them.
+
+    Blocking them is not enough for this process. Another thread may take a signal, and Python then runs its
+    handler in the main thread, wherever that is.
+    """
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
+    is_main = threading.current_thread() is threading.main_thread()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING) if hasattr(signal, "pthread_sigmask") else None
     try:
+        for number in _ENDING if is_main else ():
+            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def _cores() -> Sequence[int]:
