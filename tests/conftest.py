@@ -40,6 +40,7 @@ SLOW = {
         "test_the_ledger_is_shown_whole_or_for_a_study",
     ),
     "tests/lab/test_report_verb.py": (),
+    "tests/lab/test_signals.py": (),
     "tests/lab/test_sweep.py": ("test_more_seeds_add_to_what_is_there",),
     "tests/lab/test_train.py": (),
     "tests/lab/test_verbs.py": (),

@@ -1,12 +1,8 @@
-"""Comparisons from end to end: resumed, killed, interrupted, pruned, exported."""
+"""Comparisons from end to end: resumed, pruned, exported. What signals do: test_signals.py."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pandas
 import pytest
@@ -75,78 +71,6 @@ def test_a_comparison_is_loaded_again(result):
     again = Comparison.load(result.folder)
     assert numbers(again) == numbers(result)
     assert (again.state, again.why, again.command) == (result.state, result.why, result.command)
-
-
-def cli(folder, *more, **options):
-    command = [sys.executable, "-m", "normkit", "compare", "--task", "lab.own_task:Small", "--steps", "150"]
-    return subprocess.Popen(
-        [*command, "--seeds", "2", "--workers", "1", "--out", str(folder), *more],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **options,
-    )
-
-
-def wait_for(process, text):
-    """Read its output until a line has the text."""
-    for line in process.stdout:
-        if text in line:
-            return
-    raise AssertionError(f"{text!r} was never said")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return numbers(small(tmp_path_factory.mktemp("whole"), steps=150))
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path, how, whole):
-    process = cli(tmp_path / "stopped")
-    wait_for(process, "[2/8]")
-    process.send_signal(how)
-    rest = process.communicate(timeout=60)[0]
-    if how != signal.SIGKILL:
-        assert process.returncode == 130
-        assert "runs are stored in" in rest
-        assert "the same command does the rest" in rest
-        assert "Traceback" not in rest
-    stored = len(Comparison.load(tmp_path / "stopped").results)
-    assert 2 <= stored < 8
-    again = cli(tmp_path / "stopped")
-    output = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, output
-    assert f"{stored} of them are done already" in output
-    assert numbers(Comparison.load(tmp_path / "stopped")) == whole
-
-
-def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
-    process = cli(tmp_path, "--steps", "100000", start_new_session=True)
-    wait_for(process, "results")
-    group = os.getpgid(process.pid)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and members(group) < 2:
-        time.sleep(0.1)
-    assert members(group) >= 2
-    process.kill()
-    process.communicate()
-    while time.monotonic() < deadline and members(group):
-        time.sleep(0.1)
-    assert members(group) == 0
-
-
-def members(group):
-    """How many processes of a group are alive and not zombies."""
-    count = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        count += fields[0] != "Z" and int(fields[2]) == group
-    return count
 
 
 def test_an_arm_that_cannot_be_built_is_named_before_anything_is_trained(tmp_path, monkeypatch):

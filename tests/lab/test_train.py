@@ -1,13 +1,8 @@
-"""``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns;
-and how a signal ends it, and the other verbs that train."""
+"""``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns."""
 
-import contextlib
 import json
-import signal
-import sqlite3
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -307,94 +302,6 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one(one, tmp_path):
     launch(2, *COMMON[:-6], "--steps", "12", *COMMON[-4:], "--out", str(tmp_path), "--shard")
     train(small(norm="batch"), tmp_path, resume=True, progress=False)
     assert losses(tmp_path) == pytest.approx(one, rel=2e-4)
-
-
-def start(verb, *arguments):
-    """A verb in a process of its own, whose output can be read while it runs."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "normkit", verb, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(),
-    )
-
-
-def read_until(process, text):
-    for line in process.stdout:
-        if text in line:
-            return
-    pytest.fail(f"it ended before it said {text!r}")
-
-
-def stored(folder):
-    """How many runs a folder has so far."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{folder / 'runs.sqlite'}?mode=ro", uri=True)) as db:
-            return db.execute("SELECT count(*) FROM runs").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
-
-
-def is_running(number):
-    try:
-        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-
-
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_ctrl_c_and_sigterm_keep_a_checkpoint(number, tmp_path):
-    process = start("train", "--task", OWN, "--steps", 10000, "--out", tmp_path)
-    read_until(process, "step 500/")
-    process.send_signal(number)
-    rest = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, rest
-    assert "--resume goes on from" in rest
-    assert "normkit: interrupted" in rest
-    assert "Traceback" not in rest
-    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] >= 500
-    assert json.loads((tmp_path / "result.json").read_text())["status"] == "stopped"
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from Linux's /proc")
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_sweep_that_gets_ctrl_c_or_sigterm_keeps_its_runs_ends_its_workers_and_goes_on(number, tmp_path):
-    sweep = ["--task", OWN, "--norm", "rms", "--lr", "1e-2", "--seeds", 6, "--steps", 1000]
-    process = start("compare", *sweep, "--workers", 2, "--out", tmp_path)
-    read_until(process, "[1/6]")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.send_signal(number)
-    rest = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, rest
-    assert "of 6 runs are stored in" in rest
-    assert "normkit: interrupted" in rest
-    assert "Traceback" not in rest
-    assert len(children) >= 2
-    end = time.monotonic() + 10
-    while any(map(is_running, children)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(map(is_running, children))
-    again = start("compare", *sweep, "--workers", 2, "--out", tmp_path)
-    said = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, said
-    assert "of them are done already" in said
-    assert "[6/6]" in said
-
-
-def test_a_study_that_gets_sigterm_ends_as_with_ctrl_c(tmp_path):
-    process = start("study", "cost", "--workers", 1, "--out", tmp_path)
-    end = time.monotonic() + 60
-    while not stored(tmp_path) and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    rest = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, rest
-    assert "runs are stored in" in rest
-    assert "Traceback" not in rest
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -199,20 +199,21 @@ def _uninterrupted() -> Iterator[None]:
     handler in the main thread, wherever that is.
     """
     came: list[int] = []
-    handlers: dict[int, Any] = {}
+    handlers: dict[signal.Signals, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING) if hasattr(signal, "pthread_sigmask") else None
+    can_block = hasattr(signal, "pthread_sigmask")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING) if can_block else set()
     try:
         for number in _ENDING if is_main else ():
             handlers[number] = signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        if blocked is not None:
+        if can_block:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for again in dict.fromkeys(came):
+            signal.raise_signal(again)
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
