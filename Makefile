@@ -121,7 +121,7 @@ clean: ## remove the environment and all caches
 
 # torch comes first and pinned: left to the resolver it brings gigabytes of CUDA packages.
 # The editable install builds in this environment for the same reason.
-$(READY): pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/* src/normkit/kernels/cpu/csrc/eager/*)
+$(READY): pyproject.toml studies/pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/* src/normkit/kernels/cpu/csrc/eager/*)
 	@echo "Setting up $(VENV), once; it takes a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  1/2 torch"
@@ -129,6 +129,7 @@ $(READY): pyproject.toml setup.py $(wildcard src/normkit/kernels/cpu/csrc/* src/
 	@echo "  2/2 normkit, and what its tests need"
 	@$(PIP) "setuptools>=77"
 	@$(PIP) --no-build-isolation --editable ".[test,dev]"
+	@$(PIP) --no-build-isolation --no-deps --editable studies
 	@touch $@
 
 $(BENCH): $(READY)

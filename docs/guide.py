@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from normkit.lab.claims import VERDICTS, ledger
-from normkit.lab.studies.base import Effect
+from normkit.lab.design import Effect
 from normkit.lab.studying import StudyResult, committed
 
 HERE = Path(__file__).parent
@@ -244,7 +244,7 @@ def guide() -> str:
         lines += ["", f"## {heading}", ""]
         for rule, yes, no in sentences:
             says, verdict, effect, unit = evidence(rule, results)
-            link = f"[{rule}](../src/normkit/lab/results/{rule.partition('.')[0]}.json)"
+            link = f"[{rule}](../results/v1/{rule.partition('.')[0]}.json)"
             if verdict == "inconclusive":
                 undecided.append(f"- “{says}”: {effect.say(unit)}. {link}")
                 continue

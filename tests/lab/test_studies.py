@@ -11,7 +11,7 @@ import pytest
 import normkit as nk
 from normkit.errors import NormkitError
 from normkit.lab.claims import VERDICTS, claims, ledger
-from normkit.lab.studies.base import (
+from normkit.lab.design import (
     FIRST_SEED,
     Cell,
     Effect,
@@ -22,8 +22,8 @@ from normkit.lab.studies.base import (
     estimate,
     find_study,
 )
-from normkit.lab.studies.timing import take_turns
 from normkit.lab.studying import RESULTS, StudyResult, committed, study, verify
+from normkit_studies.timing import take_turns
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = list(all_studies())
@@ -175,7 +175,7 @@ def test_a_study_is_resumed_and_gives_the_same(tmp_path, monkeypatch):
 
 
 def test_a_cell_is_known_by_the_code_of_its_study_and_of_what_that_takes_from_others(monkeypatch):
-    from normkit.lab.studies import base
+    from normkit_studies import base
 
     cell, other = Cell("amplification", (("placement", "pre"),)), Cell("numerics", (("placement", "pre"),))
     before = cell.key(""), other.key("")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from lab.test_page import CHROMIUM, FLAGS
 
+from normkit.lab.design import all_studies
 from normkit.lab.page.studies import write_studies
-from normkit.lab.studies.base import all_studies
 from normkit.lab.studying import committed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -112,8 +112,8 @@ def test_on_a_phone_the_verdict_of_a_rule_is_seen_without_scrolling(page):
 def test_a_rule_is_drawn_on_the_right_side_of_its_bound():
     import re
 
+    from normkit.lab.design import Rows, Rule
     from normkit.lab.page.strip import strip
-    from normkit.lab.studies.base import Rows, Rule
 
     for values, inside in (([8.0, 9.0, 10.0], True), ([0.5, 0.6, 0.7], False)):
         rule = Rule("some", "Above 2", lambda rows: rows[0]["value"], above=2.0, log=True)

@@ -6,7 +6,7 @@ import re
 import pytest
 from lab.test_verbs import run
 
-from normkit.lab.studies.base import Cell, all_studies
+from normkit.lab.design import Cell, all_studies
 from normkit.lab.studying import StudyResult, committed
 
 

@@ -7,7 +7,7 @@ import torch
 
 import normkit as nk
 from normkit import functional as F
-from normkit.lab.studies import invariances
+from normkit_studies import invariances
 
 DOUBLE = {"dtype": torch.float64}
 

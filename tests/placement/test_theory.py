@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import normkit as nk
-from normkit.lab.studies import amplification as shaken
-from normkit.lab.studies import gradient_by_depth
-from normkit.lab.studies.gradient_by_depth import DEPTHS, slope, untrained
+from normkit_studies import amplification as shaken
+from normkit_studies import gradient_by_depth
+from normkit_studies.gradient_by_depth import DEPTHS, slope, untrained
 
 SEEDS = (0, 1, 2)
 

@@ -13,12 +13,12 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normkit.lab.studying import StudyResult
+    from normkit.lab.study_result import StudyResult
 
 __all__ = ["study"]
 
 _HOW = ("engine", "address", "workers")
-_RUN = ("quick", "seeds", "out", "save", *_HOW)
+_RUN = ("long", "quick", "seeds", "out", "save", *_HOW)
 # What is asked for -> the options that mean something with it.
 _TAKES = {
     "ledger": ("names", "json"),
@@ -33,6 +33,7 @@ _TAKES = {
 @click.command()
 @click.argument("names", nargs=-1, metavar="[STUDY]…")
 @click.option("--all", is_flag=True, help="Run all of them.")
+@click.option("--long", is_flag=True, help="Those that take hours, too. They go on where they were stopped.")
 @click.option("--quick", is_flag=True, help="A smoke run, without verdicts.")
 @click.option("--verify", is_flag=True, help="Run the cheap ones again and compare verdicts.")
 @click.option("--ledger", is_flag=True, help="Show all claims and what decides them.")
@@ -46,6 +47,7 @@ _TAKES = {
 @click.option("--workers", type=int, help="Cells at a time.  [one a core]")
 def study(
     names: tuple[str, ...],
+    long: bool,
     quick: bool,
     as_json: bool,
     out: str | None,
@@ -61,7 +63,7 @@ def study(
     Without a name: the list, with the verdicts of the run that comes with normkit. The page is
     FOLDER/report.html; it has all studies of that folder.
     """
-    from normkit.lab.studies.base import all_studies, find_study
+    from normkit.lab.design import all_studies, find_study
     from normkit.lab.studying import FOLDER
 
     for name in names:
@@ -77,7 +79,26 @@ def study(
     elif asked == "verify":
         _verify(names or tuple(name for name, found in all_studies().items() if found.cheap), options)
     else:
-        _run(names or tuple(all_studies()), quick, Path(out or FOLDER), _writable(save, quick), options)
+        chosen = _chosen(names, long=long, quick=quick)
+        _run(chosen, quick, Path(out or FOLDER), _writable(save, quick), options)
+
+
+def _chosen(names: tuple[str, ...], *, long: bool, quick: bool) -> tuple[str, ...]:
+    """Those that take hours are run only if that is said."""
+    from normkit.errors import user_error
+    from normkit.lab.design import all_studies
+
+    minutes = {name: found.minutes for name, found in all_studies().items() if found.minutes is not None}
+    if not names:
+        return tuple(name for name in all_studies() if long or quick or name not in minutes)
+    for name in names:
+        if name in minutes and not (long or quick):
+            raise user_error(
+                f"{name} takes about {minutes[name]} minutes of one core.",
+                expected="--long beside it, or --quick for a smoke run",
+                fix=f"normkit study {name} --long; if it is stopped, the same command goes on.",
+            )
+    return names
 
 
 def _asked() -> str:
@@ -132,13 +153,11 @@ def _run(names: tuple[str, ...], quick: bool, out: Path, save: Path | None, opti
     from normkit.lab import studying
     from normkit.lab.page.studies import write_studies
 
-    found = studying.study(*names, quick=quick, out=out, **options)
+    found = studying.study(*names, quick=quick, out=out, save=save, **options)
     results = found if isinstance(found, list) else [found]
     for result in results:
         _show(result)
-        if save is not None:
-            result.save(save)
-    stored = studying.stored_studies(out)
+    stored = studying.stored_studies(out) | {r.name: r for r in results if not quick}
     page = write_studies(stored, out / "report.html")
     is_other = quick and not all(result.quick for result in stored.values())
     click.echo(f"\npage  {page}{', of full runs: a smoke run is not put beside them' if is_other else ''}")
@@ -161,7 +180,7 @@ def _verify(names: tuple[str, ...], options: dict[str, Any]) -> None:
 
 def _page(out: Path) -> None:
     from normkit.lab.page.studies import write_studies
-    from normkit.lab.studying import committed
+    from normkit.lab.study_result import committed
 
     click.echo(f"page  {write_studies(committed(), out / 'report.html')}")
 
@@ -170,16 +189,18 @@ def _show(result: StudyResult) -> None:
     from rich.text import Text
 
     table = _table("rule", "measured (95 %)", "verdict")
-    for rule in result.study.rules:
-        ruling = result.rulings[rule.name]
+    for ruling in result.rulings.values():
+        rule = ruling.rule
         says = Text.assemble(rule.says, (" (beside the hypothesis)" if rule.aside else "", "dim"))
-        table.add_row(says, ruling.effect.say(rule.unit), "–" if result.quick else ruling.verdict)
-    _print(Text(f"\n{result.name}: {result.verdict}", "bold"), result.study.words["Question"], table)
+        table.add_row(says, ruling.said, "–" if result.quick else ruling.verdict)
+    question, answer = result.study.words["Question"], "" if result.quick else result.answer
+    _print(Text(f"\n{result.name}", "bold"), question, *([Text(answer, "bold")] if answer else []), table)
+    _print(Text(f"The hypothesis: {result.verdict}"))
 
 
 def _list(as_json: bool) -> None:
-    from normkit.lab.studies.base import all_studies
-    from normkit.lab.studying import committed
+    from normkit.lab.design import all_studies
+    from normkit.lab.study_result import committed
 
     known = committed()
     rows = [

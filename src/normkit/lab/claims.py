@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from normkit.lab.studying import StudyResult
+    from normkit.lab.study_result import StudyResult
 
 __all__ = ["NOTES", "VERDICTS", "Claim", "claims", "ledger"]
 
@@ -89,7 +89,7 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
         results: of the studies; those that come with normkit by default.
     """
     if results is None:
-        from normkit.lab.studying import committed
+        from normkit.lab.study_result import committed
 
         results = committed()
     rows = []

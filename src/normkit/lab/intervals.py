@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-__all__ = ["Interval", "interval"]
+__all__ = ["Interval", "interval", "share_interval"]
 
 CONFIDENCE = 0.95
 BEYOND = 1e150  # a loss from here on is as good as infinite: its square would be
@@ -52,7 +52,7 @@ class Interval:
         return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
 
 
-def interval(values: Sequence[float], sampling: float = 0.0) -> Interval:
+def interval(values: Sequence[float], sampling: float = 0.0, confidence: float = CONFIDENCE) -> Interval:
     """Student's, two-sided. ``sampling``: the variance of the mean that the held-out data add, by chance.
 
     Example:
@@ -64,11 +64,27 @@ def interval(values: Sequence[float], sampling: float = 0.0) -> Interval:
     if len(values) < 2:
         return Interval(fmean(values), None, len(values))
     spread = variance(values)
-    half = _quantile(len(values)) * math.sqrt(spread / len(values) + sampling)
+    half = _quantile(len(values), confidence) * math.sqrt(spread / len(values) + sampling)
     return Interval(fmean(values), half, len(values), spread, sampling)
 
 
-def _quantile(count: int) -> float:
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """Clopper and Pearson's, of a share of seeds.
+
+    Example:
+        >>> low, high = share_interval(8, 8)
+        >>> round(low, 2), high
+        (0.63, 1.0)
+    """
+    from scipy.special import betaincinv
+
+    tail = (1 - CONFIDENCE) / 2
+    low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
+    return low, high
+
+
+def _quantile(count: int, confidence: float = CONFIDENCE) -> float:
     from scipy.special import stdtrit
 
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(count - 1, (1 + confidence) / 2))

@@ -11,10 +11,10 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from normkit.lab.design import Cell
 from normkit.lab.measuring import Outcome
 from normkit.lab.pace import Pace
 from normkit.lab.run import Run
-from normkit.lab.studies.base import Cell
 
 __all__ = ["Board", "duration", "written"]
 

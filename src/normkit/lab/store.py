@@ -15,10 +15,10 @@ from typing import Any
 
 from normkit._version import __version__
 from normkit.errors import NormkitError, user_error
+from normkit.lab.design import Cell
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 from normkit.lab.stored import stored_keys, stored_outcome, stored_run, stored_table
-from normkit.lab.studies.base import Cell
 
 __all__ = ["Store"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from normkit.errors import NormkitError
+from normkit.lab.design import Cell
 from normkit.lab.measuring import ENDINGS, Outcome
 from normkit.lab.run import Run
-from normkit.lab.studies.base import Cell
 from normkit.transformer.description import short
 
 __all__ = ["check_about", "stored_keys", "stored_outcome", "stored_run", "stored_table"]

@@ -10,8 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from normkit.lab.analysis import interval
+from normkit.lab.design import Plot
 from normkit.lab.figure_style import COLOURS, DASHES, MARKERS, laid_out, wrapped
-from normkit.lab.studies.base import Plot
 
 __all__ = ["draw"]
 

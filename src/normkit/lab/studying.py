@@ -3,136 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections import defaultdict
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normkit.errors import NormkitError, user_error
-from normkit.lab import machine
+from normkit.lab import commits, machine
 from normkit.lab.console import plain_console
+from normkit.lab.design import Cell, Study, all_studies, find_study, row_id
 from normkit.lab.engines import engine as engine_named
 from normkit.lab.extras import needs
 from normkit.lab.jobs import perform
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run, code_version
 from normkit.lab.store import Store
-from normkit.lab.studies.base import INCONCLUSIVE, LEAST_SEEDS, Cell, Ruling, Study, all_studies, find_study
+from normkit.lab.study_result import StudyResult, committed, frozen, joined
 from normkit.lab.worker import Job
 
-if TYPE_CHECKING:
-    import pandas
-    import plotly.graph_objects as go
+__all__ = ["StudyResult", "committed", "stored_studies", "study", "verify"]
 
-__all__ = ["RESULTS", "StudyResult", "committed", "stored_studies", "study", "verify"]
-
-RESULTS = Path(__file__).parent / "results"
 FOLDER = "runs/studies"
 MOST_SEEDS = 1000
-_ARM = ("task", "norm", "placement", "network", "jump", "warmup", "batch_size", "depth", "steps")
-
-
-class StudyResult:
-    """The rows of a study, and what its rules say of them. Everything is a function of the rows."""
-
-    def __init__(self, study: Study, rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> None:
-        self.study, self.rows, self.about = study, list(rows), about
-
-    @property
-    def name(self) -> str:
-        return self.study.name
-
-    @property
-    def quick(self) -> bool:
-        """A smoke run: too small to say anything."""
-        return bool(self.about.get("quick"))
-
-    @cached_property
-    def rulings(self) -> dict[str, Ruling]:
-        return self.study.judge(self.rows)
-
-    @property
-    def verdict(self) -> str:
-        """Of the hypothesis: supported, not supported, or inconclusive; a smoke run gives none."""
-        if self.quick:
-            return "no verdict (smoke run)"
-        if len({row["seed"] for row in self.rows}) < LEAST_SEEDS:
-            return f"{INCONCLUSIVE}: fewer than {LEAST_SEEDS} seeds"
-        return self.study.verdict(self.rulings)
-
-    @property
-    def edges(self) -> list[str]:
-        """The arms whose best learning rate is the smallest or the largest of several."""
-        arms: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for row in self.rows:
-            if "lr" in row and ("error" in row or "plateau" in row):
-                arm = tuple((name, row[name]) for name in _ARM if name in row)
-                # How good it is, where 0 is a blind guess.
-                arms[arm][row["lr"]].append(
-                    100 - row["error"] if "error" in row else row["plateau"] - row["loss"]
-                )
-        shared = set.intersection(*map(set, arms)) if arms else set()
-        found = []
-        for arm, rates in arms.items():
-            best = max(rates, key=lambda lr: fmean(rates[lr]))
-            if len(rates) > 1 and best in (min(rates), max(rates)) and fmean(rates[best]) > 0:
-                own = [(name.replace("_", " "), value) for name, value in arm if (name, value) not in shared]
-                words = ", ".join(f"{name} {str(value).rpartition(':')[2]}" for name, value in own)
-                found.append(f"{words} at {best:g}".strip())
-        return found
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        return needs("pandas").DataFrame(self.rows)
-
-    @cached_property
-    def figures(self) -> list[go.Figure]:
-        needs("plotly")
-        from normkit.lab.study_figures import draw
-
-        return [draw(plot, self.rows) for plot in self.study.plots]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What ``results/`` holds."""
-        rulings = {name: ruling.as_dict() for name, ruling in self.rulings.items()}
-        return {
-            "study": self.name,
-            "about": self.about,
-            "verdict": self.verdict,
-            "rulings": rulings,
-            "rows": self.rows,
-        }
-
-    def save(self, folder: Path = RESULTS) -> Path:
-        path = folder / f"{self.name}.json"
-        lines = ",\n".join(json.dumps(row) for row in self.rows)
-        head = json.dumps({**self.as_dict(), "rows": []}, indent=1)
-        path.write_text(head.replace('"rows": []', f'"rows": [\n{lines}\n ]') + "\n", encoding="utf-8")
-        return path
-
-    @classmethod
-    def load(cls, path: Path) -> StudyResult:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return cls(find_study(found["study"]), found["rows"], found["about"])
-
-    def __repr__(self) -> str:
-        lines = [f"{self.name}: {self.verdict}", f"  {self.study.words['Question']}"]
-        rules = {rule.name: rule for rule in self.study.rules}
-        for name, ruling in self.rulings.items():
-            said = "" if self.quick else f"{ruling.verdict}: "
-            lines.append(f"  {said}{rules[name].says}: {ruling.effect.say(rules[name].unit)}")
-        return "\n".join(lines)
-
-
-def committed() -> dict[str, StudyResult]:
-    """The full run that comes with normkit, by study; those without one are left out."""
-    found = {name: RESULTS / f"{name}.json" for name in all_studies()}
-    return {name: StudyResult.load(path) for name, path in found.items() if path.exists()}
+OFTEN = 60.0  # seconds between two copies of the rows
 
 
 def study(
@@ -140,6 +35,7 @@ def study(
     seeds: int | None = None,
     quick: bool = False,
     out: str | os.PathLike[str] = FOLDER,
+    save: str | os.PathLike[str] | None = None,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -151,6 +47,8 @@ def study(
         names: as ``normkit study`` lists them.
         seeds: how many; as many as each study asks for by default. Below three there is no verdict.
         quick: the smallest form, to see that it works; no verdict either.
+        save: a folder for the rows, as JSON. Rows that it has already are not measured again, and those of a
+            complete study are never overwritten.
         out, engine, address, workers, progress: as in :func:`compare`.
 
     Returns:
@@ -163,25 +61,103 @@ def study(
         raise user_error(f"seeds got {seeds!r}.", expected=f"an integer from 1 to {MOST_SEEDS}")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
+    saved = {s.name: _saved(s, Path(save)) for s in chosen} if save is not None else {}
     where = engine_named(engine, workers=workers, address=address)
     console = plain_console(soft_wrap=True, quiet=not progress)
-    jobs = {s.name: _jobs(s.work(1 if quick and seeds is None else seeds, quick=quick)) for s in chosen}
-    about = {
-        "quick": quick,
-        "code": code_version(),
-        "machine": machine.describe(),
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
-    every = [job for some in jobs.values() for job in some]
+    jobs = {}
+    for s in chosen:
+        kept = saved.get(s.name)
+        known = {row["id"] for row in kept.rows} if kept else set()
+        work = s.work(1 if quick and seeds is None else seeds, quick=quick)
+        jobs[s.name] = _jobs(item for item in work if row_id(item) not in known)
+    every = list(dict.fromkeys(job.key for some in jobs.values() for job in some))
+    new = {s.name: {**_about(s, jobs[s.name], quick), "keys": [j.key for j in jobs[s.name]]} for s in chosen}
     with Store(Path(out), write=True) as store, contextlib.closing(where):
         earlier = _described(store)
-        store.begin({"studies": earlier}, [job.key for job in every])
-        perform(store, where, every, console)
-        done = {key: (run, outcome) for key, run, outcome in store.runs(dict.fromkeys(j.key for j in every))}
-        results = [_result(s, [done[job.key] for job in jobs[s.name]], about) for s in chosen]
-        new = {s.name: {**about, "keys": [job.key for job in jobs[s.name]]} for s in chosen}
-        store.amend({"studies": _joined(earlier, new, quick)}, [job.key for job in every])
-    return results if len(names) > 1 else results[0]
+        for s in chosen:
+            _check_rules(s, earlier.get(s.name), Path(out))
+        store.begin({"studies": earlier}, every)
+
+        def results(*, partial: bool) -> list[StudyResult]:
+            done = {key: (run, outcome) for key, run, outcome in store.runs(every)}
+            return [
+                _result(
+                    s,
+                    [done[job.key] for job in jobs[s.name] if job.key in done],
+                    {name: value for name, value in new[s.name].items() if name != "keys"},
+                    saved.get(s.name),
+                    partial=partial,
+                )
+                for s in chosen
+            ]
+
+        last = time.monotonic()
+
+        def keep() -> None:
+            nonlocal last
+            if save is not None and time.monotonic() - last > OFTEN:
+                for result in results(partial=True):
+                    result.save(Path(save))
+                last = time.monotonic()
+
+        try:
+            perform(store, where, [job for some in jobs.values() for job in some], console, note=keep)
+        except BaseException:
+            last = 0.0
+            keep()
+            raise
+        found = results(partial=False)
+        store.amend({"studies": _joined(earlier, new, quick)}, every)
+    if save is not None:
+        for result in found:
+            result.save(Path(save))
+    return found if len(names) > 1 else found[0]
+
+
+def _saved(study: Study, folder: Path) -> StudyResult | None:
+    """The rows that a folder has of a study; whoever runs it again must not have changed its rules."""
+    module = Path(needs(study.module).__file__)
+    if commits.changed(module):
+        raise user_error(
+            f"{module.name} has changes that are in no commit.",
+            expected="rules that are frozen in a commit before the run",
+            fix="git commit it, and start again.",
+        )
+    path = folder / f"{study.name}.json"
+    if not path.exists():
+        return None
+    found = StudyResult.load(path)
+    if found.is_complete:
+        raise user_error(
+            f"{path} is complete, and results do not change.",
+            expected="a study that has no result there, or not all its seeds",
+            fix="another folder with --save.",
+        )
+    return found
+
+
+def _check_rules(study: Study, about: Mapping[str, Any] | None, folder: Path) -> None:
+    """Rows of a folder are judged by the rules that they were run under."""
+    if about and not about["quick"] and about["hash"] != study.rules_hash:
+        raise user_error(
+            f"{folder} has rows of {study.name} that were run under other rules, {about['hash']}.",
+            expected=f"its rules as they are now, {study.rules_hash}",
+            fix="another folder with --out.",
+        )
+
+
+def _about(study: Study, jobs: Sequence[Job], quick: bool) -> dict[str, Any]:
+    home = Path(needs(study.module).__file__)
+    sitting = {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "commit": commits.head(home.parent),
+        "rules_commit": commits.last_change(home),
+        "code": code_version(),
+        "machine": machine.describe(),
+    }
+    runs = [(job.run, job.data) for job in jobs if isinstance(job.run, Run)]
+    data = {f"{run.task} {dict(run.options) or ''}".strip(): fingerprint for run, fingerprint in runs}
+    return {"quick": quick, **frozen(study), "data": data, "sittings": [sitting]}
 
 
 def stored_studies(folder: str | os.PathLike[str]) -> dict[str, StudyResult]:
@@ -192,6 +168,8 @@ def stored_studies(folder: str | os.PathLike[str]) -> dict[str, StudyResult]:
         for name in (name for name in all_studies() if name in described):
             about = dict(described[name])
             keys = about.pop("keys")
+            if not about["quick"]:
+                _check_rules(find_study(name), about, Path(folder))
             rows, unread = store.read(keys)
             try:
                 if len(rows) < len(keys):
@@ -227,13 +205,20 @@ def _described(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def _is_about(about: Any) -> bool:
-    if not isinstance(about, dict) or set(about) != {"quick", "code", "machine", "date", "keys"}:
+    if not isinstance(about, dict) or set(about) != {"quick", "rules", "hash", "data", "sittings", "keys"}:
         return False
-    texts = [about["code"], about["date"], *(about["keys"] if isinstance(about["keys"], list) else [None])]
+    keys, sittings = about["keys"], about["sittings"]
     return (
         isinstance(about["quick"], bool)
-        and isinstance(about["machine"], dict)
-        and all(isinstance(text, str) for text in texts)
+        and isinstance(about["rules"], list)
+        and isinstance(about["data"], dict)
+        and isinstance(keys, list)
+        and all(isinstance(text, str) for text in (*keys, about["hash"]))
+        and isinstance(sittings, list)
+        and all(
+            isinstance(s, dict) and isinstance(s.get("machine"), dict) and {"date", "code"} <= set(s)
+            for s in sittings
+        )
     )
 
 
@@ -259,14 +244,41 @@ def _jobs(work: Iterable[Run | Cell]) -> list[Job]:
     return jobs
 
 
-def _result(study: Study, done: Sequence[tuple[Run | Cell, Outcome]], about: dict[str, Any]) -> StudyResult:
-    failed = [outcome.error for _, outcome in done if outcome.status == "failed"]
-    if failed:
+def _result(
+    study: Study,
+    done: Sequence[tuple[Run | Cell, Outcome]],
+    about: Mapping[str, Any],
+    kept: StudyResult | None = None,
+    *,
+    partial: bool = False,
+) -> StudyResult:
+    """With the rows of earlier sittings, in the order of the study's work."""
+    failed = [outcome.error for _, outcome in done if outcome.error is not None]
+    if failed and not partial:
         raise user_error(f"{study.name}: {len(failed)} of {len(done)} cells failed.\n{failed[0]}")
-    seconds = sum(outcome.seconds for _, outcome in done)
-    rows = study.rows(done)
-    seeds = len({run.seed for run, _ in done})
-    return StudyResult(study, rows, {**about, "seeds": seeds, "seconds": round(seconds, 1)})
+    good = [(work, outcome) for work, outcome in done if outcome.error is None]
+    (sitting,) = about["sittings"]
+    sittings = [{**sitting, "rows": len(good)}] if good else []
+    seconds = sum(outcome.seconds for _, outcome in good)
+    rows, data = study.rows(good), dict(about["data"])
+    if kept is not None:
+        sittings = joined([*kept.about["sittings"], *sittings])
+        seconds += kept.about["seconds"]
+        rows = sorted([*kept.rows, *rows], key=lambda row: row["seed"])
+        data = _same_data(study, kept.about["data"], data)
+    found = StudyResult(study, rows, {**about, "data": data, "sittings": sittings})
+    found.about.update(seeds=found.seeds, seconds=round(seconds, 1))
+    return found
+
+
+def _same_data(study: Study, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    for task, fingerprint in now.items():
+        if before.get(task, fingerprint) != fingerprint:
+            raise user_error(
+                f"{study.name}: the data of the task {task} are others now than in earlier sittings.",
+                expected=f"data with the fingerprint {before[task][:16]}",
+            )
+    return {**before, **now}
 
 
 def verify(results: Iterable[StudyResult]) -> list[str]:
@@ -278,6 +290,6 @@ def verify(results: Iterable[StudyResult]) -> list[str]:
         for name, ruling in result.rulings.items():
             before = old.rulings[name].verdict if old and name in old.rulings else "nothing"
             if ruling.verdict != before:
-                now = f"{ruling.verdict} now, {ruling.effect.say()}"
+                now = f"{ruling.verdict} now, {ruling.said}"
                 found.append(f"{result.name}, {name}: {now}; {before} in the results")
     return found

@@ -11,10 +11,10 @@ from typing import Any
 
 from normkit.errors import NormkitError, user_error
 from normkit.lab import own
+from normkit.lab.design import Cell
 from normkit.lab.limit import OutOfTime, time_limit, too_long
 from normkit.lab.measuring import Outcome, measure
 from normkit.lab.run import Run
-from normkit.lab.studies.base import Cell
 from normkit.lab.task import Task, find
 from normkit.lab.training import Training
 

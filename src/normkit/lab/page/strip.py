@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from normkit.lab.studies.base import Rule, Ruling
+from normkit.lab.rules import Rule, Ruling
 
 __all__ = ["strip"]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.lab.claims import NOTES, VERDICTS, ledger
+from normkit.lab.design import all_studies
 from normkit.lab.extras import needs
 from normkit.lab.page import fill, put
 from normkit.lab.page.books import stack_of_books
 from normkit.lab.page.strip import strip
-from normkit.lab.studies.base import all_studies
 from normkit.placement import PLACEMENTS
 from normkit.placement.drawing import draw
 
 if TYPE_CHECKING:
-    from normkit.lab.studying import StudyResult
+    from normkit.lab.study_result import StudyResult
 
 __all__ = ["render_studies", "write_studies"]
 
@@ -70,13 +70,13 @@ def _study(result: StudyResult) -> dict[str, Any]:
     markup = needs("markupsafe").Markup
     study, words = result.study, result.study.words
     rules = []
-    for rule in study.rules:
-        ruling = result.rulings[rule.name]
+    for ruling in result.rulings.values():
+        rule = ruling.rule
         rules.append(
             {
                 "says": rule.says,
                 "bound": rule.bound,
-                "effect": ruling.effect.say(rule.unit),
+                "effect": ruling.said,
                 "strip": markup(strip(rule, ruling)),
                 "aside": rule.aside,
                 "verdict": "–" if result.quick else ruling.verdict,
@@ -89,7 +89,11 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "hypothesis": words["Hypothesis"],
         "method": words["Method"],
         "refuted": words["Refuted if"],
+        "answer": "" if result.quick else result.answer,
         "verdict": result.verdict,
+        "scale": study.scale,
+        "paper": study.paper,
+        "sittings": result.about["sittings"],
         "limits": study.limits,
         "claims": study.claims,
         "rules": rules,
@@ -98,16 +102,18 @@ def _study(result: StudyResult) -> dict[str, Any]:
             for k, plot in enumerate(study.plots)
         ],
         "cells": len(result.rows),
-        "seeds": result.about["seeds"],
+        "seeds": len(result.seeds),
         "edges": [] if result.quick else result.edges,
         "seconds": f"{result.about['seconds']:.0f}",
     }
 
 
 def _facts(abouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Date, code and machine; all that there are, where studies differ."""
+    """Date, code, commits and machine; all that there are, where studies differ."""
     facts: dict[str, dict[str, None]] = {}
-    for about in abouts:
-        for name, value in {"date": about["date"], "code": about["code"], **about["machine"]}.items():
-            facts.setdefault(name, {})[str(value)] = None
+    for sitting in (sitting for about in abouts for sitting in about["sittings"]):
+        known = {name: sitting.get(name) for name in ("date", "commit", "code")}
+        for name, value in {**known, **sitting["machine"]}.items():
+            if value is not None:
+                facts.setdefault(name, {})[str(value)] = None
     return [(name, "; ".join(values)) for name, values in facts.items() if name != "normkit"]

@@ -15,7 +15,7 @@ Refuted if: the difference after 500 steps is 0.05 nats or less.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 
 COMMON = {"task": "text", "placement": "pre"}
 RATES = [3e-3, 1e-2]

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as T
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 
 DIM = 12
 

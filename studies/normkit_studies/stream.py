@@ -17,7 +17,7 @@ Refuted if: for one of the three changes the ratio is above 1.1.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 
 COMMON = {
     "task": "stream",

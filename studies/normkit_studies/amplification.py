@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from normkit.lab.studies.base import Plot, Rule, Study, grid
-from normkit.lab.studies.gradient_by_depth import DEPTHS, slope_of, untrained
+from normkit.lab.design import Plot, Rule, Study, grid
 from normkit.placement import Residual
+from normkit_studies.gradient_by_depth import DEPTHS, slope_of, untrained
 
 SHAKEN = 1e-3
 

@@ -15,8 +15,8 @@ by 0.1 nats or more.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
-from normkit.lab.studies.max_learning_rate import COMMON, max_stable
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
+from normkit_studies.max_learning_rate import COMMON, max_stable
 
 BOTH = {**COMMON, "placement": ["post", "pre"]}
 

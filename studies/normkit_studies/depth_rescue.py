@@ -13,7 +13,7 @@ Refuted if: Post-LN gets further than 0.1 nats, or DeepNorm less than 0.3.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 
 COMMON = {"task": "text", "norm": "layer"}
 

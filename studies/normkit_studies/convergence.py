@@ -15,7 +15,7 @@ Refuted if: the ratio of steps is 0.8 or more.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 from normkit.placement import Placement
 
 LOSS, SMOOTH, STEPS = 2.95, 10, 100

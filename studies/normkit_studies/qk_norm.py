@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from normkit.lab.design import Plot, Rule, Study, grid
 from normkit.lab.run import Run
-from normkit.lab.studies.base import Plot, Rule, Study, grid
 from normkit.lab.tasks.text import TextTask
 from normkit.lab.training import Training
 

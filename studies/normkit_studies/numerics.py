@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as T
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 
 ROWS, DIM, EPS = 256, 768, 1e-5
 HOW = ("one pass", "torch", "normkit")

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, grid, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, grid, trained
 from normkit.lab.tasks.digits import DigitsTask
 from normkit.lab.training import Training
 

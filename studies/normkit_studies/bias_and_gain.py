@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 
 ROWS, DIM = 512, 64
 

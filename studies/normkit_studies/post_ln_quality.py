@@ -14,7 +14,7 @@ Refuted if: Post-LN's best loss is not at least 0.02 nats below Pre-LN's.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rule, Study, trained
+from normkit.lab.design import Plot, Rule, Study, trained
 
 COMMON = {"task": "text", "norm": "layer", "schedule": "cosine"}
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 from normkit.lab.run import Run
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
 
 SIZES = (2, 4, 8, 16, 32)
 COMMON = {"task": "digits", "placement": "pre", "schedule": "cosine"}

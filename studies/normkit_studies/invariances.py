@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 
 Pair = tuple[Tensor, Tensor]
 

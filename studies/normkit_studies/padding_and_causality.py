@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import normkit as nk
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 
 BATCH, LENGTH, DIM = 8, 16, 32
 

@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, grid
-from normkit.lab.studies.timing import take_turns
+from normkit.lab.design import Plot, Rule, Study, grid
 from normkit.placement.norm_factory import NormFactory
 from normkit.transformer import LanguageModel
+from normkit_studies.timing import take_turns
 
 BASE = {"batch": 8, "length": 128, "features": 256}
 NORMS: dict[str, NormFactory] = {"torch": nn.LayerNorm, "normkit": "layer", "none": "none"}

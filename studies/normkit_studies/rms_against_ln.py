@@ -25,8 +25,8 @@ import torch.nn.functional as T
 from torch import nn
 
 from normkit import functional as F
-from normkit.lab.studies.base import Plot, Rule, Study, trained
-from normkit.lab.studies.timing import take_turns
+from normkit.lab.design import Plot, Rule, Study, trained
+from normkit_studies.timing import take_turns
 
 TURNS = 40
 

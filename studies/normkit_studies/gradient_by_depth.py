@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, grid
+from normkit.lab.design import Plot, Rows, Rule, Study, grid
 from normkit.transformer import LanguageModel
 
 DEPTHS = (2, 4, 8, 16, 32)

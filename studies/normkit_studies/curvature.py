@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 from normkit.norms import LayerNorm
 
 ROWS, FEATURES, GROWTH, ITERATIONS = 256, 16, 5.0, 60

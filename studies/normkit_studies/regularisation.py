@@ -14,7 +14,7 @@ Refuted if: LayerNorm's gap is not at least half a point smaller.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 
 COMMON = {"task": "digits", "placement": "pre", "batch_size": 32, "schedule": "cosine"}
 

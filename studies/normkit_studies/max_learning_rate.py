@@ -16,7 +16,7 @@ Refuted if: the ratio of Pre-LN to Post-LN, or to no norm, is below three.
 
 from __future__ import annotations
 
-from normkit.lab.studies.base import Plot, Rows, Rule, Study, trained
+from normkit.lab.design import Plot, Rows, Rule, Study, trained
 
 COMMON = {"task": "text", "norm": "layer"}
 RATES = {

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from normkit.lab.studies.base import Plot, Rule, Study, trained
+from normkit.lab.design import Plot, Rule, Study, trained
 from normkit.norms import LayerNorm
 
-PLAIN = "normkit.lab.studies.expressivity:plain"
+PLAIN = "normkit_studies.expressivity:plain"
 
 
 def plain(dim: int) -> nn.Module:

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import json
-import math
 import pkgutil
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from itertools import product
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from normkit import checks
 from normkit.errors import user_error
-from normkit.lab.analysis import interval, row
+from normkit.lab.analysis import row
 from normkit.lab.measuring import Outcome
 from normkit.lab.plan import make_plan
+from normkit.lab.rules import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Rows, Rule, Ruling, slope
 from normkit.lab.run import Run, code_version
 
 __all__ = [
     "Cell",
-    "Effect",
     "Plot",
     "Rows",
     "Rule",
-    "Ruling",
     "Study",
     "all_studies",
-    "estimate",
     "find_study",
     "grid",
+    "slope",
+    "studies_package",
     "trained",
 ]
 
-LEAST_SEEDS = 3
-# Seeds below are for trying things out: no rule was written with a look at those that decide.
-FIRST_SEED = 200
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+# Seeds below are for trying things out: no rule was written with a look at those that decide. It moves on
+# when rules are changed after a result: 200 decided until November 2026.
+FIRST_SEED = 300
 PARTS = ("Question", "Hypothesis", "Method", "Refuted if")
+# How a study comes to its verdict.
+KINDS = {
+    "proved": "an identity, checked in float64",
+    "checked": "the behaviour of software",
+    "measured": "numbers of models, untrained or trained",
+}
 
 
 @dataclass(frozen=True)
@@ -87,127 +95,6 @@ class Cell:
         return Outcome("ok", metrics=metrics, seconds=perf_counter() - start)
 
 
-class Rows(list[dict[str, Any]]):
-    """The rows of one seed, for a rule to read."""
-
-    def where(self, **wanted: Any) -> Rows:
-        return Rows(r for r in self if all(r.get(name) == value for name, value in wanted.items()))
-
-    def get(self, name: str, **wanted: Any) -> float:
-        """The one value of a metric that these settings have."""
-        found = [r[name] for r in self.where(**wanted) if r.get(name) is not None]
-        if len(found) != 1:
-            raise user_error(f"{name} for {wanted} has {len(found)} values.", expected="one")
-        return float(found[0])
-
-    def column(self, name: str, **wanted: Any) -> list[float]:
-        return [float(r[name]) for r in self.where(**wanted) if r.get(name) is not None]
-
-    def lowest(self, name: str, **wanted: Any) -> float:
-        return min(self.column(name, **wanted))
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Bounds for an effect, written down before the run. Every seed gives the effect once.
-
-    Supported if the 95 % interval of the effect lies within the bounds, not supported if all of it lies
-    outside, else inconclusive.
-
-    Args:
-        log: the effect is a ratio: its mean is the geometric one, its interval that of the logarithm.
-        aside: measured beside the hypothesis; it decides a claim, but not the study.
-    """
-
-    name: str
-    says: str
-    effect: Callable[[Rows], float]
-    above: float | None = None
-    below: float | None = None
-    unit: str = ""
-    log: bool = False
-    aside: bool = False
-
-    @property
-    def bound(self) -> str:
-        parts = [
-            f"> {self.above:g}" if self.above is not None else "",
-            f"< {self.below:g}" if self.below is not None else "",
-        ]
-        return " and ".join(part for part in parts if part)
-
-    def judge(self, seeds: Mapping[int, Rows]) -> Ruling:
-        values = [self.effect(rows) for _, rows in sorted(seeds.items())]
-        effect = estimate(values, log=self.log)
-        enough = len(values) >= LEAST_SEEDS
-        return Ruling(self._verdict(effect) if enough else INCONCLUSIVE, effect, values)
-
-    def _verdict(self, effect: Effect) -> str:
-        least = -math.inf if self.above is None else self.above
-        most = math.inf if self.below is None else self.below
-        if effect.low is None or effect.high is None:  # a value that is not finite has no interval
-            return INCONCLUSIVE
-        if least < effect.low and effect.high < most:
-            return SUPPORTED
-        return NOT_SUPPORTED if effect.high <= least or effect.low >= most else INCONCLUSIVE
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A mean over seeds and its 95 % interval, which one seed alone does not have."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-    def say(self, unit: str = "") -> str:
-        """
-        Example:
-            >>> Effect(19.9, 11.7, 28.1).say("points")
-            '19.9 points (11.7 to 28.1)'
-        """
-        text = f"{_number(self.mean)} {unit}".strip()
-        if self.low is None or self.high is None:
-            return text
-        low, high = _number(self.low), _number(self.high)
-        return f"{text} (every seed)" if low == high else f"{text} ({low} to {high})"
-
-
-def estimate(values: Sequence[float], *, log: bool = False) -> Effect:
-    """Student's interval; for ratios that of their logarithm."""
-    if log and min(values) <= 0:
-        raise user_error(f"a ratio got {min(values):g}.", expected="above 0")
-    found = interval([math.log(value) for value in values] if log else values)
-    back = math.exp if log else float
-    if found.half is None:
-        return Effect(back(found.mean))
-    return Effect(back(found.mean), back(found.mean - found.half), back(found.mean + found.half))
-
-
-def _number(value: float) -> str:
-    if 1e4 <= abs(value) < 1e9:
-        return f"{float(f'{value:.2g}'):,.0f}"
-    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
-
-
-@dataclass(frozen=True)
-class Ruling:
-    """What a rule says on some rows."""
-
-    verdict: str
-    effect: Effect
-    values: list[float]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "mean": self.effect.mean,
-            "low": self.effect.low,
-            "high": self.effect.high,
-            "values": self.values,
-        }
-
-
 @dataclass(frozen=True)
 class Plot:
     """A figure, as data: ``y`` against ``x``, one line or group of bars for each value of ``by``."""
@@ -229,6 +116,12 @@ class Study:
     """Everything about a study but its words, which are the docstring of its module.
 
     Either ``runs`` are trained, or ``measure`` is called for every cell of ``cells``; or both.
+
+    Args:
+        scale: of what it measures, in few words: sizes, steps, data.
+        paper: the headline number of the paper that it repeats.
+        kind: how it comes to its verdict, a key of ``KINDS``.
+        minutes: of one core, if they are more than a quick look takes; it is run with ``--long`` alone.
     """
 
     claims: tuple[int, ...]
@@ -243,6 +136,10 @@ class Study:
     seeds: int = 5
     cheap: bool = False
     limits: str = ""
+    scale: str = ""
+    paper: str = ""
+    kind: str = "measured"
+    minutes: int | None = None
     module: str = ""
 
     @property
@@ -274,6 +171,16 @@ class Study:
             todo += [replace(run, seed=seed) for run in runs]
         return todo
 
+    @property
+    def is_long(self) -> bool:
+        return self.minutes is not None
+
+    @cached_property
+    def rules_hash(self) -> str:
+        """Of the rules with their bounds, and of the text of their effects."""
+        text = json.dumps([rule.as_dict() for rule in self.rules]) + _effects(self.module)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def rows(self, results: Iterable[tuple[Run | Cell, Outcome]]) -> list[dict[str, Any]]:
         """Flat and small, for rules, figures and the committed results."""
         return [self._row(work, outcome) for work, outcome in results]
@@ -283,20 +190,21 @@ class Study:
             found = {**dict(work.settings), "seed": work.seed, **outcome.metrics}
         else:
             found = row(work, outcome)
-            for name in ("data", "error_text", "seconds", "peak_mb", "steps_done", "schedule"):
+            for name in ("data", "error_text", "seconds", "peak_mb", "steps_done", "schedule", "best_loss"):
                 found.pop(name, None)
             found |= {name: getattr(outcome, name) for name in self.keep}
-            if found["final_loss"] is None or outcome.diverged:
-                found["loss"] = outcome.plateau
-            else:
-                found["loss"] = min(found["final_loss"], outcome.plateau or found["final_loss"])
+            found |= {"loss": found.pop("final_loss"), "parts": outcome.judged or None}
+        found["id"] = row_id(work)
         return {name: _short(value) for name, value in found.items() if value is not None}
 
     def judge(self, rows: Sequence[dict[str, Any]]) -> dict[str, Ruling]:
         """What every rule says, by name."""
-        seeds = sorted({r["seed"] for r in rows})
-        by_seed = {seed: Rows(r for r in rows if r["seed"] == seed) for seed in seeds}
-        return {rule.name: rule.judge(by_seed) for rule in self.rules}
+        return {rule.name: rule.judge(rows) for rule in self.rules}
+
+    def answer(self, rulings: Mapping[str, Ruling]) -> str:
+        """To its question, for a reader: what follows from the rules that have decided."""
+        found = [rulings[rule.name].finding for rule in self.rules]
+        return " ".join(text for text in found if text) or "Not decided by what was measured here."
 
     def verdict(self, rulings: Mapping[str, Ruling]) -> str:
         """Of the hypothesis: all its rules together."""
@@ -336,34 +244,99 @@ _SETTINGS = ("task", "norm", "placement", "lr", "depth", "width", "batch_size", 
 @cache
 def all_studies() -> dict[str, Study]:
     """Every study, in the order in which they are listed."""
-    from normkit.lab import studies
-
-    return {name: find_study(name) for name in studies.ORDER}
+    return {name: find_study(name) for name in studies_package().ORDER}
 
 
 @cache
 def find_study(name: str) -> Study:
     from dataclasses import replace
 
-    from normkit.lab import studies
-
-    checks.one_of(name, studies.ORDER, what="study")
+    checks.one_of(name, studies_package().ORDER, what="study")
     module = _module(name)
     found: Study = importlib.import_module(module).STUDY
     return replace(found, module=module)
 
 
+def studies_package() -> Any:
+    """The studies, which do not come with normkit: a package of their own, or those of the repository."""
+    try:
+        return importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGE:
+            raise
+    repository = Path(__file__).parents[3] / "studies"
+    if not (repository / PACKAGE).is_dir():
+        raise user_error(
+            "The studies are not installed: they come apart from normkit.",
+            expected=f"the package {PACKAGE}",
+            fix="pip install 'normkit[studies]', or, in a clone of the repository, pip install ./studies",
+        )
+    sys.path.append(str(repository))
+    return importlib.import_module(PACKAGE)
+
+
+PACKAGE = "normkit_studies"
+
+
 def _module(study: str) -> str:
-    return f"normkit.lab.studies.{study.replace('-', '_')}"
+    return f"{studies_package().__name__}.{study.replace('-', '_')}"
 
 
 @cache
 def _source(module: str) -> str:
     """Of a study, and of what it takes from others."""
     names = {getattr(item, "__module__", None) for item in vars(importlib.import_module(module)).values()}
-    package, own = module.rpartition(".")[0], __name__
-    files = sorted({module} | {n for n in names if n and n.startswith(f"{package}.") and n != own})
-    return "".join((pkgutil.get_data(package, f"{f.rpartition('.')[2]}.py") or b"").decode() for f in files)
+    files = sorted({module} | {n for n in names if n and n.startswith(f"{PACKAGE}.")})
+    return "".join((pkgutil.get_data(PACKAGE, f"{f.rpartition('.')[2]}.py") or b"").decode() for f in files)
+
+
+@cache
+def _effects(module: str) -> str:
+    """The text of the rules of a study, and of all definitions that it reaches from there, without white
+    space: what they are hashed by. Words, figures and grids may change; those may not."""
+    text = (pkgutil.get_data(PACKAGE, f"{module.rpartition('.')[2]}.py") or b"").decode()
+    tree = ast.parse(text)
+    defined: dict[str, ast.stmt] = {}
+    imported: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                defined |= {leaf.id: node for leaf in ast.walk(target) if isinstance(leaf, ast.Name)}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
+            imported |= {alias.asname or alias.name: node.module or "" for alias in node.names}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    todo: list[ast.AST] = [_effect(node) for node in calls if getattr(node.func, "id", None) == "Rule"]
+    seen, others = {"STUDY", "run"}, set()
+    found = []
+    while todo:
+        part = todo.pop(0)
+        found.append(ast.get_source_segment(text, part) or "")
+        names = sorted({leaf.id for leaf in ast.walk(part) if isinstance(leaf, ast.Name)} - seen)
+        seen |= set(names)
+        todo += [defined[name] for name in names if name in defined]
+        others |= {imported[name] for name in names if name in imported}
+    whole = "".join(found) + "".join(_effects(other) for other in sorted(others) if _has_rules(other))
+    return re.sub(r",([)\]}])", r"\1", re.sub(r"\s+", "", whole))
+
+
+def _effect(rule: ast.Call) -> ast.AST:
+    """Of the third argument of a rule, by place or by name."""
+    named = [k.value for k in rule.keywords if k.arg == "effect"]
+    return (named or rule.args[2:3])[0]
+
+
+def _has_rules(module: str) -> bool:
+    return hasattr(importlib.import_module(module), "STUDY")
+
+
+def row_id(work: Run | Cell) -> str:
+    """What a row is known by, whatever the code that measured it; settings that are as usual do not count."""
+    usual = {f.name: f.default for f in fields(work)}
+    config = {name: value for name, value in work.config().items() if value != usual[name]}
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _short(value: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.lab.studies.base import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rule, Study, grid
 from normkit.norms import BatchNorm1d
 
 WHAT = (
