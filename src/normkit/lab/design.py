@@ -312,7 +312,8 @@ def _effects(module: str) -> str:
     found = []
     while todo:
         part = todo.pop(0)
-        found.append(ast.get_source_segment(text, part) or "")
+        words = ast.get_docstring(part, clean=False) if isinstance(part, ast.FunctionDef) else None
+        found.append((ast.get_source_segment(text, part) or "").replace(f'"""{words}"""', ""))
         names = sorted({leaf.id for leaf in ast.walk(part) if isinstance(leaf, ast.Name)} - seen)
         seen |= set(names)
         todo += [defined[name] for name in names if name in defined]
