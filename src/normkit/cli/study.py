@@ -219,7 +219,7 @@ def _list(as_json: bool) -> None:
 def _ledger(names: tuple[str, ...], as_json: bool) -> None:
     from rich.text import Text
 
-    from normkit.lab.claims import VERDICTS, ledger
+    from normkit.lab.claims import KINDS, VERDICTS, ledger
 
     rows = [row for row in ledger() if not names or row["study"].partition(".")[0] in names]
     if as_json:
@@ -227,15 +227,21 @@ def _ledger(names: tuple[str, ...], as_json: bool) -> None:
         return
     table = _table("#", "claim", "verdict")
     for row in rows:
-        evidence = f"{row['study']}: {row['measured']}" if row["study"] else row["test"] or row["paper"]
+        kind = row["kind"] + (", a tautology" if row["tautology"] else "")
+        evidence = ", ".join(part for part in (f"{kind}: {row['evidence']}", row["scale"]) if part)
+        literature = f"Literature: {row['literature']}" if row["literature"] else ""
         unexpected = f"We had expected {row['expected']}. {row['why']}" if row["why"] else ""
-        below = [
-            line for line in (row["quote"], row["correction"], unexpected, row["mended"], evidence) if line
-        ]
+        lines = (row["quote"], row["correction"], unexpected, literature, row["mended"], evidence)
+        below = [line for line in lines if line]
         text = Text.assemble(row["claim"], *((f"\n{line}", "dim") for line in below))
         table.add_row(str(row["number"]), text, row["verdict"])
+    counts = _table("", *VERDICTS)
+    for kind, says in KINDS.items():
+        count = Counter(row["verdict"] for row in rows if row["kind"] == kind)
+        counts.add_row(f"{kind} ({says})", *(str(count[verdict] or "") for verdict in VERDICTS))
     count = Counter(row["verdict"] for row in rows)
-    _print(table, "\n" + ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS))
+    counts.add_row("all", *(str(count[verdict]) for verdict in VERDICTS))
+    _print(table, "", counts)
 
 
 def _table(*columns: str) -> Table:

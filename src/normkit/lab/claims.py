@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normkit.lab.design import find_study, studies_package
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -17,10 +19,16 @@ else:
 if TYPE_CHECKING:
     from normkit.lab.study_result import StudyResult
 
-__all__ = ["NOTES", "VERDICTS", "Claim", "claims", "ledger"]
+__all__ = ["KINDS", "NOTES", "VERDICTS", "Change", "Claim", "changes", "claims", "ledger"]
 
-FILE = Path(__file__).parent / "studies" / "claims.toml"
 VERDICTS = ("true", "imprecise", "false", "open")
+# What decides a claim, from the firmest to the softest.
+KINDS = {
+    "proved": "algebra: an identity or a definition",
+    "checked": "a test of this repository",
+    "measured": "a study, at its scale",
+    "cited": "what a paper says, at its scale",
+}
 NOTES = {
     1: "Layer normalization in Transformers",
     2: "Why Transformers use LayerNorm",
@@ -35,7 +43,9 @@ class Claim:
     """One sentence of a note, and its evidence: the rule of a study, a named test, or a paper.
 
     ``quote`` is the sentence as it stands in the note, ``text`` a fair rendering of it; ``mended`` how it had
-    been rendered before, where that was not fair to the note.
+    been rendered before, where that was not fair to the note. ``kind`` is a key of ``KINDS``; what is proved
+    has an ``identity``, and is a ``tautology`` where it is true by definition. ``literature`` is what others
+    found, and why that differs where it does.
 
     Where a rule decides, ``supported`` and ``not_supported`` say what follows from its verdict; an
     inconclusive one leaves the claim open. Else ``verdict`` says it. ``expected`` is the verdict that was
@@ -46,6 +56,11 @@ class Claim:
     note: int
     text: str
     expected: str
+    kind: str = "measured"
+    tautology: bool = False
+    identity: str = ""
+    scale: str = ""
+    literature: str = ""
     rule: str = ""
     test: str = ""
     paper: str = ""
@@ -61,32 +76,66 @@ class Claim:
     def study(self) -> str:
         return self.rule.partition(".")[0]
 
+    @property
+    def at(self) -> str:
+        """The scale of its evidence."""
+        return self.scale or (find_study(self.study).scale if self.rule else "")
+
     def decide(self, results: Mapping[str, StudyResult]) -> tuple[str, str]:
         """The verdict, and the measured number if there is one."""
         if not self.rule:
             return self.verdict, ""
         name = self.rule.partition(".")[2]
-        if self.study not in results:
+        result = results.get(self.study)
+        if result is None or name not in result.rulings:
             return "open", "not measured yet"
-        result = results[self.study]
         ruling = result.rulings[name]
-        unit = next(rule.unit for rule in result.study.rules if rule.name == name)
         follows = {"supported": self.supported, "not supported": self.not_supported}
-        return follows.get(ruling.verdict, "open"), ruling.effect.say(unit)
+        part = "" if result.is_complete else f", {len(result.seeds)} of {result.study.seeds} seeds so far"
+        return follows.get(ruling.verdict, "open"), ruling.said + part
+
+    def evidence(self, measured: str) -> str:
+        """In one line: what decides, and what was measured."""
+        if self.rule:
+            return f"{self.rule}: {measured}"
+        return self.test or self.paper
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was changed when, after which result: a verdict, a rule, a rendering of a claim, a study."""
+
+    date: str
+    about: tuple[str, ...]
+    kind: str
+    before: str
+    after: str
+    why: str
 
 
 @cache
 def claims() -> tuple[Claim, ...]:
     """All of them, in the order of the notes."""
-    found = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return tuple(Claim(**row) for row in found["claim"])
+    return tuple(Claim(**row) for row in _read("claims.toml")["claim"])
+
+
+@cache
+def changes() -> tuple[Change, ...]:
+    """The log of all changes, the latest first."""
+    found = [Change(**{**row, "about": tuple(row["about"])}) for row in _read("changes.toml")["change"]]
+    return tuple(sorted(found, key=lambda change: change.date, reverse=True))
+
+
+def _read(name: str) -> dict[str, Any]:
+    (home,) = studies_package().__path__
+    return tomllib.loads((Path(home) / name).read_text(encoding="utf-8"))
 
 
 def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, Any]]:
     """One dictionary a claim: what it says, its verdict, the number, the evidence and the correction.
 
     Args:
-        results: of the studies; those that come with normkit by default.
+        results: of the studies; those that come with them by default.
     """
     if results is None:
         from normkit.lab.study_result import committed
@@ -101,8 +150,14 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
                 "note": claim.note,
                 "quote": claim.quote,
                 "claim": claim.text,
+                "kind": claim.kind,
+                "tautology": claim.tautology,
+                "scale": claim.at,
                 "verdict": verdict,
+                "literature": claim.literature,
+                "evidence": claim.evidence(measured),
                 "measured": measured,
+                "identity": claim.identity,
                 "study": claim.rule,
                 "test": claim.test,
                 "paper": claim.paper,

@@ -12,7 +12,18 @@ from typing import Any
 from normkit.errors import user_error
 from normkit.lab.intervals import interval, share_interval
 
-__all__ = ["INCONCLUSIVE", "LEAST_SEEDS", "Effect", "Rows", "Rule", "Ruling", "estimate", "number", "slope"]
+__all__ = [
+    "INCONCLUSIVE",
+    "LEAST_SEEDS",
+    "Effect",
+    "Rows",
+    "Rule",
+    "Ruling",
+    "by_chance",
+    "estimate",
+    "number",
+    "slope",
+]
 
 LEAST_SEEDS = 3
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
@@ -279,6 +290,18 @@ def number(value: float, digits: int = 3) -> str:
         rounded = float(f"{value:.{digits}g}")
         return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{rounded:.{digits}g}"
     return f"{value:.1e}"
+
+
+def by_chance(rules: Sequence[Rule]) -> float:
+    """How many of them would be called supported by chance, if each true effect lay exactly at its bound: one
+    in forty with one bound, one in twenty with two.
+
+    Example:
+        >>> rule = Rule("faster", "It is faster", lambda rows: rows.get("ratio"), below=1)
+        >>> by_chance([rule] * 40)
+        1.0
+    """
+    return sum(0.05 if rule.is_equivalence else 0.025 for rule in rules)
 
 
 def slope(x: Sequence[float], y: Sequence[float], *, log: bool = False) -> float:

@@ -2,7 +2,8 @@
 {
   const search = document.getElementById("search");
   if (search) {
-    const [note, verdict] = ["by-note", "by-verdict"].map((id) => document.getElementById(id));
+    const filters = ["note", "kind", "verdict"].map((name) => [name, document.getElementById(`by-${name}`)]);
+    const controls = [search, ...filters.map(([, control]) => control)];
     const rows = [...document.querySelectorAll("#claims tbody tr")];
     const filter = () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -10,18 +11,17 @@
         const text = row.textContent.toLowerCase();
         row.hidden = !(
           words.every((word) => text.includes(word)) &&
-          (!note.value || row.dataset.note === note.value) &&
-          (!verdict.value || row.dataset.verdict === verdict.value)
+          filters.every(([name, control]) => !control.value || row.dataset[name] === control.value)
         );
       }
       const shown = rows.filter((row) => !row.hidden).length;
       document.getElementById("count").textContent = `${shown} claims`;
     };
-    for (const control of [search, note, verdict]) control.addEventListener("input", filter);
+    for (const control of controls) control.addEventListener("input", filter);
     addEventListener("hashchange", () => {
       const wanted = document.getElementById(location.hash.slice(1));
       if (!wanted || !wanted.hidden) return;
-      search.value = note.value = verdict.value = "";
+      for (const control of controls) control.value = "";
       filter();
       wanted.scrollIntoView();
     });

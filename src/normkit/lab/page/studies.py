@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normkit.lab.claims import NOTES, VERDICTS, ledger
+from normkit.lab.claims import KINDS, NOTES, VERDICTS, changes, ledger
 from normkit.lab.design import all_studies
 from normkit.lab.extras import needs
 from normkit.lab.page import fill, put
 from normkit.lab.page.books import stack_of_books
 from normkit.lab.page.strip import strip
+from normkit.lab.rules import by_chance
 from normkit.placement import PLACEMENTS
 from normkit.placement.drawing import draw
 
@@ -36,7 +37,10 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
         f"{name} {k}": figure for name, result in results.items() for k, figure in enumerate(result.figures)
     }
     first = next(iter(results.values()))
-    whole = set(results) == set(all_studies()) and not first.quick
+    rules = [rule for result in results.values() for rule in result.study.rules]
+    measured = [result for result in results.values() if result.study.kind == "measured"]
+    tested = [rule for result in measured for rule in result.study.rules]
+    whole = not first.quick and set(results) >= {n for n, s in all_studies().items() if not s.is_long}
     claims = ledger(results) if whole else []
     count = Counter(claim["verdict"] for claim in claims)
     drawings = [
@@ -51,9 +55,17 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
         "title": "normkit: the studies",
         "quick": first.quick,
         "studies": [_study(result) for result in results.values()],
-        "rules": sum(len(result.study.rules) for result in results.values()),
+        "rules": len(rules),
+        "tested": len(tested),
+        "by_chance": f"{by_chance(tested):.1f}",
         "claims": claims,
         "counts": {verdict: count[verdict] for verdict in VERDICTS if count[verdict]},
+        "kinds": [
+            (kind, says, Counter(c["verdict"] for c in claims if c["kind"] == kind))
+            for kind, says in KINDS.items()
+        ],
+        "tautologies": sum(claim["tautology"] for claim in claims),
+        "changes": changes() if whole else [],
         "notes": list(NOTES.items()),
         "verdicts": VERDICTS,
         "books": markup(stack_of_books()),
@@ -103,6 +115,9 @@ def _study(result: StudyResult) -> dict[str, Any]:
         ],
         "cells": len(result.rows),
         "seeds": len(result.seeds),
+        "wanted": study.seeds,
+        "is_long": study.is_long,
+        "hash": result.about["hash"],
         "edges": [] if result.quick else result.edges,
         "seconds": f"{result.about['seconds']:.0f}",
     }

