@@ -11,7 +11,6 @@ ORDER = (
     "batch-size",
     "small-batches",
     "vision",
-    "why-batch-norm",
     "batch-norm-in-text",
     "stream",
     "curvature",
