@@ -1,259 +1,239 @@
-"""Writes docs/which-norm.md: which norm, and where? Every sentence comes with the rule that decides it.
+"""Writes docs/which-norm.md: which norm, and where?
 
     python docs/guide.py
 
-A sentence is chosen by the verdict of its rule on the committed rows, and its number is the measured one.
-What no rule decides is said to be open, at the end.
+What is advised, and what papers say, is in situations.toml. What was measured here is a sentence of a rule,
+chosen by its verdict on the committed rows. What has no rows yet says how to measure it.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+from normkit.errors import user_error
 from normkit.lab.claims import VERDICTS, ledger
-from normkit.lab.design import Effect
+from normkit.lab.design import all_studies
+from normkit.lab.rules import INCONCLUSIVE, LEAST_SEEDS, SUPPORTED, Effect, Ruling
 from normkit.lab.studying import StudyResult, committed
 
-HERE = Path(__file__).parent
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
-# Heading -> (rule, what to say if it is supported, if it is not). {effect} is what was measured with its 95 %
-# interval; {less} is the same with the other sign.
-GUIDE: dict[str, list[tuple[str, str, str]]] = {
-    "Which norm?": [
-        (
-            "rms-against-ln.gap",
-            "In a Transformer take LayerNorm or RMSNorm, as you like: the loss with RMSNorm is higher by "
-            "{effect}.",
-            "In a Transformer LayerNorm and RMSNorm do not learn alike: RMSNorm's loss is higher by "
-            "{effect}.",
-        ),
-        (
-            "rms-against-ln.ours",
-            "RMSNorm is the cheaper one with kernels made for it: it takes {effect}.",
-            "RMSNorm is not 5 % cheaper than LayerNorm even with kernels made for it: it takes {effect}.",
-        ),
-        (
-            "rms-against-ln.torchs",
-            "With torch's own on a CPU RMSNorm is not cheaper: it takes {effect}.",
-            "With torch's own on a CPU RMSNorm is cheaper: it takes {effect}.",
-        ),
-        (
-            "rms-against-ln.fold",
-            "A trained Pre-LN model can be rewritten with RMSNorm exactly (a tied head has to be untied),"
-            " so the choice can wait.",
-            "A trained Pre-LN model cannot be rewritten with RMSNorm exactly.",
-        ),
-        (
-            "batch-norm-in-text.behind",
-            "Leave BatchNorm out of language models: trained for a while it is behind LayerNorm by {effect}.",
-            "BatchNorm is hardly behind LayerNorm in a small language model, by {effect}.",
-        ),
-        (
-            "padding-and-causality.leak",
-            "In a causal model BatchNorm also shows the future while it trains: with 128 tokens in a "
-            "batch a logit moves by up to {effect} when the last tokens change.",
-            "BatchNorm did not show the future to a causal model ({effect}).",
-        ),
-        (
-            "padding-and-causality.masked",
-            "With padding, give BatchNorm a mask: then padding changes nothing.",
-            "Even with a mask padding changes BatchNorm ({effect}).",
-        ),
-        (
-            "vision.better",
-            "For small images in a conv net take BatchNorm: its error is lower than LayerNorm's by {effect}.",
-            "For small images in a conv net BatchNorm is not half a point better than LayerNorm ({effect}).",
-        ),
-        (
-            "vision.noise",
-            "Where noise is to be expected BatchNorm loses less than LayerNorm, by {effect}.",
-            "Do not count on BatchNorm where the inputs may become noisy: noise costs it more than it "
-            "costs LayerNorm, by {less}.",
-        ),
-        (
-            "batch-size.mlp-batch",
-            "Avoid BatchNorm where two numbers share a mean: from 32 rows to 2 the error of an MLP rises by "
-            "{effect}.",
-            "BatchNorm stood batches of 2 rows in an MLP: its error rose by {effect}.",
-        ),
-        (
-            "batch-size.mlp-four",
-            "With four rows it still does: by {effect}.",
-            "With four rows most of that is gone: from 32 rows to 4 it rises by {effect}.",
-        ),
-        (
-            "batch-size.conv-batch",
-            "In a conv net, where every pixel counts, even two images did no harm, with 16 times the "
-            "steps: the error rises by {effect}.",
-            "In a conv net it suffers from small batches as well: the error rises by {effect}.",
-        ),
-        (
-            "norm-free.dyt-learns",
-            "If you try DyT, bring the stream to a spread of 1 first: it does not scale small inputs up, "
-            "and with an embedding of 0.02 it learns nothing in 100 steps. Then it gets further, by "
-            "{effect}.",
-            "DyT does not need a stream of spread 1 ({effect}).",
-        ),
-        (
-            "norm-free.dyt-scaled",
-            "Then it is as good as LayerNorm: {effect} behind.",
-            "Even then it starts more slowly than LayerNorm: after 100 steps it is behind by {effect}.",
-        ),
-    ],
-    "Where?": [
-        (
-            "max-learning-rate.pre-post",
-            "Take Pre-LN rather than Post-LN if you would rather not tune: without warm-up it stands "
-            "{effect} Post-LN's learning rate.",
-            "Pre-LN does not stand three times the learning rate of Post-LN ({effect}).",
-        ),
-        (
-            "max-learning-rate.norm-none",
-            "Against no norm at all Pre-LN stands {effect} the learning rate, in six layers.",
-            "Against no norm at all Pre-LN does not stand three times the learning rate ({effect}).",
-        ),
-        (
-            "max-learning-rate.deepnorm-ahead",
-            "For a quick start take DeepNorm: after 100 steps it is ahead of Pre-LN by {effect}.",
-            "DeepNorm starts no faster than Pre-LN ({effect}).",
-        ),
-        (
-            "depth-rescue.deepnorm",
-            "Take DeepNorm for a deep stack with norms on the sum: without warm-up 12 layers get "
-            "{effect}, where Post-LN learns nothing.",
-            "DeepNorm did not rescue 12 layers ({effect}).",
-        ),
-        (
-            "warm-up.post",
-            "With Post-LN use a warm-up: it then stands {effect} the learning rate.",
-            "With Post-LN a warm-up helps less than is said: it stands {effect} the learning rate, not "
-            "three.",
-        ),
-        (
-            "warm-up.pre",
-            "Pre-LN does not need one: its best loss moves by {effect}.",
-            "Pre-LN's best loss moves with a warm-up, too, by {effect}.",
-        ),
-        (
-            "post-ln-quality.post",
-            "If you can train long, with a warm-up, Post-LN ends lower than Pre-LN, by {effect}.",
-            "Do not take Post-LN for its final quality before you have seen it on your data: here, after "
-            "1,000 steps, Pre-LN ended lower, by {less}.",
-        ),
-        (
-            "useful-depth.pre",
-            "Do not expect much of the late layers of a young Pre-LN stack: leaving one out costs {effect}.",
-            "Late layers of Pre-LN do their part: leaving one out costs {effect}.",
-        ),
-        (
-            "useful-depth.lns",
-            "LayerNorm Scaling raises that by {effect}.",
-            "LayerNorm Scaling does not raise that by a tenth: {effect}.",
-        ),
-        (
-            "qk-norm.logit",
-            "Normalise queries and keys if logits of attention grow: at a learning rate that is too large"
-            " the largest is {effect} as large without.",
-            "Normalising queries and keys did not make logits ten times smaller ({effect}).",
-        ),
-    ],
-    "How?": [
-        (
-            "numerics.one-pass",
-            "Never compute a variance as mean(x²) - mean(x)² in float32: at a mean of 1,000 the output is"
-            " {effect} as wrong as ours.",
-            "The one-pass variance is good enough in float32 ({effect}).",
-        ),
-        (
-            "bias-and-gain.absorbed",
-            "Leave out the bias of a linear layer before LayerNorm: the best beta does all but {effect} "
-            "of it.",
-            "A bias before LayerNorm is not redundant, as it is before BatchNorm: even with the best beta"
-            " a new one changes {effect}.",
-        ),
-        (
-            "expressivity.needed",
-            "Keep gain and bias: without them the loss is higher by {effect}.",
-            "For the start of training gain and bias of a Pre-LN are hardly needed: without them the loss"
-            " after 100 steps changes by {effect}.",
-        ),
-        (
-            "stream.scale",
-            "Inputs that grow all together do not hurt a network with LayerNorm: it ends with {effect}.",
-            "Inputs that grow all together hurt a network with LayerNorm: it ends with {effect}.",
-        ),
-        (
-            "stream.shift",
-            "Inputs that shift do not hurt a network with LayerNorm: it ends with {effect}.",
-            "Inputs that shift hurt a network with LayerNorm, so normalise your data all the same: it "
-            "ends with {effect}.",
-        ),
-        (
-            "regularisation.gap",
-            "A norm also narrows the gap between training and test error: LayerNorm by {effect}.",
-            "Do not take LayerNorm for a regulariser: it narrows the gap between training and test error "
-            "by {effect}, not by half a point.",
-        ),
-        (
-            "cost.share-ours",
-            "Do not choose a norm by its cost: of forward and backward in a small model ours takes {effect}.",
-            "The norm is a large part of forward and backward: {effect}.",
-        ),
-        (
-            "cost.share-torch",
-            "torch's takes {effect}.",
-            "torch's takes {effect}.",
-        ),
-    ],
+HERE = Path(__file__).parent
+ROWS = "../results/v1"
+Results = Mapping[str, StudyResult]
+
+# In the order of the page; every study is in one of them. What is no study yet is left out.
+HEADINGS = {
+    "Which norm": "rms-against-ln norm-free vision why-batch-norm batch-norm-in-text convergence "
+    "regularisation expressivity",
+    "Batches, padding and data that change": "small-batches batch-size running-statistics "
+    "padding-and-causality stream curvature",
+    "Where it stands": "warm-up post-ln-quality depth-rescue useful-depth gradient-by-depth amplification",
+    "Attention": "qk-norm sensitivity",
+    "How it is computed, and what it costs": "numerics bias-and-gain invariances identities cost",
 }
 
 
-def evidence(rule: str, results: dict[str, StudyResult]) -> tuple[str, str, Effect, str]:
-    """What the rule says, its verdict, what was measured, and its unit."""
-    name, _, which = rule.partition(".")
-    found = next(r for r in results[name].study.rules if r.name == which)
-    ruling = results[name].rulings[which]
-    return found.says, ruling.verdict, ruling.effect, found.unit
-
-
-def turned(effect: Effect) -> Effect:
-    low, high = (None if end is None else -end for end in (effect.high, effect.low))
-    return Effect(-effect.mean, low, high)
-
-
-def guide() -> str:
-    results = committed()
-    about = next(iter(results.values())).about
-    count = Counter(claim["verdict"] for claim in ledger(results))
-    counted = ", ".join(f"{count[verdict]} are {verdict}" for verdict in VERDICTS)
-    lines = [
+def guide(results: Results | None = None, data: Mapping[str, Any] | None = None) -> str:
+    if data is None:
+        data = tomllib.loads((HERE / "situations.toml").read_text(encoding="utf-8"))
+    check(data)
+    # Fewer seeds have no verdict.
+    found = committed() if results is None else results
+    known = {name: result for name, result in found.items() if len(result.seeds) >= LEAST_SEEDS}
+    blocks = [
         "# Which norm should I use, and where?",
-        "",
-        "Written by docs/guide.py from the committed results of the studies: each sentence is chosen by the",
-        "verdict of the rule behind it, and links to its rows. In brackets: the 95 % interval over seeds.",
-        "`normkit study NAME` repeats it. Models have 10,000 to 600,000 weights (for the cost 3 million);",
-        "what that cannot show is said in each study.",
-        "",
-        f"Of the 89 claims in `normkit study --ledger` {counted}.",
-        "",
-        "For your own data, do not believe this page: `normkit compare --data …` measures it.",
+        *table(data["situation"], known),
+        "*Measured here* is at a small scale, which stands with each finding; *scale* is the literature's. "
+        "More: [quick answers](#quick-answers) · [each situation](#each-situation) · "
+        "[the modern recipe](#the-modern-recipe) · [what was measured](#what-was-measured) · "
+        "[what could not be decided](#what-could-not-be-decided). On your own data: "
+        "`normkit compare --data …` ([how](lab.md)).",
+        "## Quick answers",
+        *(block for item in data["quick_answer"] for block in quick_answer(item, known)),
+        "## Each situation",
+        *(block for item in data["situation"] for block in situation(item, known)),
+        "## The modern recipe",
+        *recipe(data["recipe"]),
+        "## What was measured",
+        *findings(known),
+        "## What could not be decided",
+        *undecided(known),
+        "Written by docs/guide.py from docs/situations.toml and the rows in `results/v1`.",
     ]
-    undecided = []
-    for heading, sentences in GUIDE.items():
-        lines += ["", f"## {heading}", ""]
-        for rule, yes, no in sentences:
-            says, verdict, effect, unit = evidence(rule, results)
-            link = f"[{rule}](../results/v1/{rule.partition('.')[0]}.json)"
-            if verdict == "inconclusive":
-                undecided.append(f"- “{says}”: {effect.say(unit)}. {link}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def check(data: Mapping[str, Any]) -> None:
+    """Does everything that is named exist, and is every study under a heading?"""
+    items = [*data["situation"], *data["quick_answer"]]
+    named = [rule for item in items for rule in (*item.get("measured", ()), *item.get("rules", ()))]
+    named += [shown["rule"] for item in data["situation"] for shown in item["cell"]]
+    rules = {f"{study.name}.{rule.name}" for study in all_studies().values() for rule in study.rules}
+    wrong = [f"no rule {rule}" for rule in sorted({*named} - rules)]
+    places = Counter(study for names in HEADINGS.values() for study in names.split())
+    wrong += [f"{study} is under {places[study]} headings" for study in all_studies() if places[study] != 1]
+    titles = {item["name"] for item in data["situation"]}
+    wrong += [
+        f"no situation {item['situation']}"
+        for item in items
+        if item.get("situation", "") not in {"", *titles}
+    ]
+    if wrong:
+        raise user_error(
+            f"The guide does not fit the studies: {'; '.join(wrong)}.",
+            expected="rules and studies that exist, and each study under one heading",
+            fix="mend docs/situations.toml, or HEADINGS in docs/guide.py.",
+        )
+
+
+def table(situations: Iterable[Mapping[str, Any]], results: Results) -> list[str]:
+    lines = [
+        "| Situation | Default | Measured here | Literature | Scale | Evidence |",
+        "|---|---|---|---|---|---|",
+    ]
+    for item in situations:
+        cells = [
+            link(sentence_case(item["name"])),
+            item["default"],
+            "; ".join(filter(None, (in_short(shown, results) for shown in item["cell"])))
+            or ("not yet" if item["cell"] else "nothing"),
+            *(item[name] for name in ("literature", "scale", "evidence")),
+        ]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return ["\n".join(lines)]
+
+
+def in_short(shown: Mapping[str, str], results: Results) -> str:
+    """What a rule says, in a cell of the table; nothing without rows."""
+    study, _, rule = shown["rule"].partition(".")
+    about = link(shown["about"], all_studies()[study].words["Title"])
+    if study not in results:
+        return ""
+    ruling = results[study].rulings[rule]
+    if ruling.verdict == INCONCLUSIVE:
+        return f"{about}: undecided"
+    text = shown["yes"] if ruling.verdict == SUPPORTED else shown["no"]
+    effect = Effect(ruling.effect.mean, of=ruling.effect.of).say(ruling.rule.unit, digits=2)
+    return f"{about}: {text.format(effect=effect)}"
+
+
+def quick_answer(item: Mapping[str, Any], results: Results) -> list[str]:
+    blocks = [f"### {sentence_case(item['question'])}", item["answer"]]
+    if "command" in item:
+        blocks.append(f"```sh\n{item['command']}\n```")
+    blocks.append(bullets(measured(item["rules"], results), Literature=item["literature"]))
+    return blocks
+
+
+def situation(item: Mapping[str, Any], results: Results) -> list[str]:
+    return [
+        f"### {sentence_case(item['name'])}",
+        bullets({"Type": item["write"], "Instead": item["instead"]}),
+        bullets(measured(item["measured"], results), Literature=item["papers"]),
+    ]
+
+
+def recipe(data: Mapping[str, Any]) -> list[str]:
+    models = [
+        "\n".join(
+            [f"| {title} | What they have |", "|---|---|"]
+            + [f"| {m['name']} | {m['what']} |" for m in data["model"] if m.get("differs", False) == differs]
+        )
+        for title, differs in (("Models that share it, or most of it", False), ("Others", True))
+    ]
+    lines = "\n".join(f"- {line}" for line in data["lines"])
+    return [lines, f"```python\n{data['code']}\n```", data["note"], *models]
+
+
+def measured(rules: Iterable[str], results: Results) -> dict[str, str]:
+    """What some rules say, study by study; of those without rows, how to get them."""
+    found, missing = [], []
+    for name, group in groupby(rules, key=lambda rule: rule.partition(".")[0]):
+        study = all_studies()[name]
+        if name not in results:
+            missing.append(f"`{command(name)}`")
+            continue
+        said = [rule_says(results[name].rulings[rule.partition(".")[2]]) for rule in group]
+        if any(said):
+            found.append(f"{link(study.words['Title'])} {' '.join(filter(None, said))}")
+    answer = {"Measured here": " ".join(found)} if found else {}
+    if missing:
+        answer["Being measured"] = f"run {', '.join(dict.fromkeys(missing))}."
+    return answer or {"Measured here": "nothing that decides it."}
+
+
+def rule_says(ruling: Ruling) -> str:
+    if ruling.verdict == INCONCLUSIVE and (ruling.rule.yes or ruling.rule.no):
+        return f"Undecided: “{ruling.rule.says}”, {ruling.effect.say(ruling.rule.unit, digits=2)}."
+    return ruling.finding
+
+
+def findings(results: Results) -> list[str]:
+    counts = Counter(claim["verdict"] for claim in ledger(results))
+    counted = ", ".join(f"{counts[verdict]} are {verdict}" for verdict in VERDICTS)
+    blocks = [
+        "A sentence is chosen by the verdict of a rule that was written down before the run. In brackets: "
+        f"the 95 % interval. Of the {counts.total()} claims in `normkit study --ledger` {counted}.",
+    ]
+    for heading, names in HEADINGS.items():
+        blocks.append(f"### {heading}")
+        for name in filter(all_studies().__contains__, names.split()):
+            study, result = all_studies()[name], results.get(name)
+            blocks.append(f"#### {study.words['Title']}")
+            if result is None:
+                blocks.append(f"Being measured: run `{command(name)}`.")
                 continue
-            text = yes if verdict == "supported" else no
-            lines.append(f"- {text.format(effect=effect.say(unit), less=turned(effect).say(unit))} {link}")
-    if undecided:
-        lines += ["", "## What could not be decided here", "", *undecided]
-    lines += ["", f"Measured on {about['date']} with {about['code']}."]
-    return "\n".join(lines) + "\n"
+            said = [ruling.finding for ruling in result.rulings.values() if ruling.finding]
+            said = said or [f"Its hypothesis: {result.verdict}."]
+            blocks.append("\n".join(f"- {text}" for text in said))
+            scale = f"{sentence_case(result.study.scale)}; " if result.study.scale else ""
+            blocks.append(f"*{scale}{seeds(result)}.* [Rows]({ROWS}/{name}.json)")
+    return blocks
+
+
+def undecided(results: Results) -> list[str]:
+    lines = []
+    for name, result in results.items():
+        for ruling in result.rulings.values():
+            rule = ruling.rule
+            if ruling.verdict == INCONCLUSIVE and (rule.yes or rule.no or not rule.aside):
+                said = ruling.effect.say(rule.unit, digits=2)
+                lines.append(f"- “{rule.says}”: {said}. [{name}.{rule.name}]({ROWS}/{name}.json)")
+    return ["\n".join(lines) or "Nothing of what was measured."]
+
+
+def bullets(*texts: Mapping[str, str], **more: str) -> str:
+    items = {name: text for group in (*texts, more) for name, text in group.items()}
+    return "\n".join(f"- **{name}:** {text}" for name, text in items.items())
+
+
+def command(study: str) -> str:
+    return f"normkit study {study}{' --long' * all_studies()[study].is_long}"
+
+
+def seeds(result: StudyResult) -> str:
+    done = len(result.seeds)
+    return f"{done} seeds" if result.is_complete else f"{done} of {result.study.seeds} seeds so far"
+
+
+def link(text: str, heading: str = "") -> str:
+    """To a heading of this page, by the name that GitHub gives it."""
+    anchor = re.sub(r"[^\w -]", "", (heading or text).lower()).replace(" ", "-")
+    return f"[{text}](#{anchor})"
+
+
+def sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ and on (batch, length, features) it keeps statistics for every position. Its rul
 right.
 
 Method: The code of the note, trained for one batch of four rows and looked at from outside. And the gap
-between training and evaluation mode of a right one, after 1 to 300 batches of 4 to 128 rows.
+between training and evaluation mode of a right one, after 1 to 300 batches of 4 to 128 rows; and the slope of
+that over the rows, in logarithms. (What is yes or no is counted over the seeds; an earlier version gave it an
+interval. The slope is new.)
 
 Refuted if: one of the five does not show, or the running mean differs from torch's.
 """
@@ -22,13 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit.lab.design import Plot, Rule, Study, grid
+from normkit.lab.design import Plot, Rows, Rule, Study, grid, slope
 from normkit.norms import BatchNorm1d
 
 WHAT = (
     *("running mean off by", "running variance over torch's", "missing from state_dict", "copy fails"),
     *("images fail", "statistics a feature of a sequence"),
 )
+BATCHES = (1, 3, 10, 30, 100, 300)
 
 
 class NoteBatchNorm(nn.Module):
@@ -98,12 +101,28 @@ def _gap(batches: int, rows: int) -> float:
     return ((layer(last) - trained).norm() / trained.norm()).item()
 
 
+def _at_last(rows: Rows) -> float:
+    """Slope of the gap over the rows of a batch, when all statistics have settled."""
+    chosen = rows.where(what="gap", batches=max(BATCHES))
+    return slope([r["rows"] for r in chosen], chosen.column("gap"), log=True)
+
+
 STUDY = Study(
     claims=(88, 89),
-    cells=grid(what=WHAT) + grid(what=["gap"], batches=[1, 3, 10, 30, 100, 300], rows=[4, 8, 32, 128]),
+    cells=grid(what=WHAT) + grid(what=["gap"], batches=BATCHES, rows=[4, 8, 32, 128]),
     measure=run,
+    kind="checked",
+    scale="a layer of 6 features, and one of 16 over 300 batches of random data",
+    seeds=8,
     rules=(
-        Rule("mean", "The running mean is torch's", lambda r: r.get("value", what=WHAT[0]), below=1e-6),
+        Rule(
+            "mean",
+            "The running mean is torch's",
+            lambda r: r.get("value", what=WHAT[0]),
+            below=1e-6,
+            yes="The running mean of the note's BatchNorm is torch's.",
+            no="The running mean of the note's BatchNorm is not torch's: it is off by {effect}.",
+        ),
         Rule(
             "variance",
             "The running variance counts n instead of n - 1: 0.75 at four rows",
@@ -111,6 +130,9 @@ STUDY = Study(
             0.74,
             0.76,
             unit="of torch's",
+            yes="Its running variance is too small: {effect} with batches of four rows.",
+            no="Its running variance is not three quarters of torch's with batches of four rows, but "
+            "{effect}.",
         ),
         Rule(
             "saved",
@@ -118,20 +140,35 @@ STUDY = Study(
             lambda r: r.get("value", what=WHAT[2]),
             above=1.5,
             unit="tensors",
+            yes="Both of its statistics are missing from what is saved.",
+            no="Of its statistics {effect} are missing from what is saved.",
         ),
         Rule(
             "copied",
             "It cannot be copied once it was trained",
             lambda r: r.get("value", what=WHAT[3]),
             above=0.5,
+            count=True,
+            yes="Once trained it cannot be copied, for its statistics hold the graph of the batch.",
+            no="It can be copied once trained; that failed in {effect}.",
         ),
-        Rule("images", "It takes no images", lambda r: r.get("value", what=WHAT[4]), above=0.5),
+        Rule(
+            "images",
+            "It takes no images",
+            lambda r: r.get("value", what=WHAT[4]),
+            above=0.5,
+            count=True,
+            yes="It takes no images.",
+            no="It takes images; that failed in {effect}.",
+        ),
         Rule(
             "positions",
             "On sequences it keeps one statistic for each of seven positions",
             lambda r: r.get("value", what=WHAT[5]),
             above=6.5,
             unit="a feature",
+            yes="On sequences it keeps one mean for each position and feature.",
+            no="On sequences it does not keep one mean for each position, but {effect}.",
         ),
         Rule(
             "gap",
@@ -139,6 +176,18 @@ STUDY = Study(
             lambda r: r.get("gap", batches=100, rows=8),
             above=0.05,
             unit="of the output",
+            aside=True,
+            yes="Even a right BatchNorm differs between training and evaluation, by {effect} with batches "
+            "of 8 rows.",
+            no="With batches of 8 rows a right BatchNorm differs between training and evaluation by no more "
+            "than 5 %: {effect}.",
+        ),
+        Rule(
+            "gap-slope",
+            "That difference falls as the root of the rows in a batch: a slope of -0.5, to 0.1",
+            _at_last,
+            -0.6,
+            -0.4,
             aside=True,
         ),
     ),
@@ -164,4 +213,5 @@ STUDY = Study(
         ),
     ),
     cheap=True,
+    limits="The code of one note; the gap is that of one layer on data that do not change.",
 )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -38,8 +38,12 @@ from normkit.norms import BatchNorm2d, GroupNorm, InstanceNorm2d
 
 SIZES = (32, 16, 8, 4, 2)
 RATES = (0.03, 0.1, 0.3)
-VALIDATION, HELD_OUT, PART = 504, 2000, 2000  # images; PART: as many are evaluated together
-NORMS: dict[str, Callable[[int], nn.Module]] = {
+PART = 2000  # images that are evaluated together
+VALIDATION = 504
+HELD_OUT = {"mnist": 2000, "digits": 1197}
+STRIDES = {"mnist": 2, "digits": 1}  # of the first convolution
+Norm = Callable[[int], nn.Module]
+NORMS: dict[str, Norm] = {
     "batch": BatchNorm2d,
     "group": lambda channels: GroupNorm(4, channels),
     "layer": lambda channels: GroupNorm(1, channels),
@@ -65,9 +69,9 @@ class Split(NamedTuple):
     held_out: Images
 
 
-def split(data: str, seed: int, validation: int, held_out: int) -> Split:
+def split(data: str, seed: int) -> Split:
     """All images, divided by the seed."""
-    images = load(data)
+    images, validation, held_out = load(data), VALIDATION, HELD_OUT[data]
     order = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(seed))
     parts = (order[validation + held_out :], order[:validation], order[validation : validation + held_out])
     return Split(*(images.at(part) for part in parts))
@@ -96,98 +100,135 @@ _SOURCES = {
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut, the norm after each convolution."""
+    """Two convolutions, beside a shortcut or without one, the norm after each convolution."""
 
-    def __init__(self, norm: Callable[[int], nn.Module], channels: int, width: int, stride: int) -> None:
+    def __init__(self, norm: Norm | None, channels: int, width: int, stride: int, *, shortcut: bool) -> None:
         super().__init__()
         self.branch = nn.Sequential(
             *_convolution(norm, channels, width, 3, stride), nn.ReLU(), *_convolution(norm, width, width, 3, 1)
         )
-        wanted = _convolution(norm, channels, width, 1, stride) if stride > 1 else ()
-        self.shortcut = nn.Sequential(*wanted)
+        other = _convolution(norm, channels, width, 1, stride) if stride > 1 else ()
+        self.shortcut = nn.Sequential(*other) if shortcut else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.shortcut(x) + self.branch(x))
+        branch = self.branch(x)
+        return F.relu(branch if self.shortcut is None else self.shortcut(x) + branch)
 
 
 def _convolution(
-    norm: Callable[[int], nn.Module], channels: int, width: int, size: int, stride: int
+    norm: Norm | None, channels: int, width: int, size: int, stride: int
 ) -> tuple[nn.Module, nn.Module]:
-    made = nn.Conv2d(channels, width, size, stride, size // 2, bias=False)
+    """It has a bias where no norm brings one."""
+    made = nn.Conv2d(channels, width, size, stride, size // 2, bias=norm is None)
     nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
-    return made, norm(width)
+    if made.bias is not None:
+        nn.init.zeros_(made.bias)
+    return made, nn.Identity() if norm is None else norm(width)
 
 
-def network(norm: Callable[[int], nn.Module], stride: int, width: int = 16) -> nn.Module:
-    """(N, 1, 28, 28) with a first stride of 2, or (N, 1, 14, 14) with 1 -> (N, 10); last stage 7 x 7."""
+def network(
+    norm: Norm | None, stride: int, width: int = 16, *, blocks: int = 1, shortcut: bool = True
+) -> nn.Module:
+    """(N, 1, 28, 28) with a first stride of 2, or (N, 1, 14, 14) with 1 -> (N, 10); last stage 7 x 7.
+
+    ``blocks`` on each side of the one that halves the resolution.
+    """
+
+    def block(channels: int, out: int, stride: int = 1) -> Block:
+        return Block(norm, channels, out, stride, shortcut=shortcut)
+
     return nn.Sequential(
         *_convolution(norm, 1, width, 3, stride),
         nn.ReLU(),
-        Block(norm, width, width, 1),
-        Block(norm, width, 2 * width, 2),
-        Block(norm, 2 * width, 2 * width, 1),
+        *(block(width, width) for _ in range(blocks)),
+        block(width, 2 * width, 2),
+        *(block(2 * width, 2 * width) for _ in range(blocks)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(2 * width, 10),
     )
 
 
-def run(cell: Mapping[str, Any]) -> dict[str, float]:
-    torch.manual_seed(cell["seed"])
-    parts = split(cell["data"], cell["seed"], VALIDATION, HELD_OUT if cell["data"] == "mnist" else 500)
-    model = network(NORMS[cell["norm"]], stride=2 if cell["data"] == "mnist" else 1)
-    size, count = cell["batch_size"], len(parts.training.y)
-    steps = cell["epochs"] * (count // size)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=cell["lr"] * size / 32, momentum=0.9, weight_decay=1e-4
-    )
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    generator = torch.Generator().manual_seed(cell["seed"])
-    for _ in range(cell["epochs"]):
-        for chosen in torch.randperm(count, generator=generator)[: count // size * size].split(size):
-            batch = parts.training.at(chosen)
+class Step(NamedTuple):
+    """Of a training: the gradients are there, the weights are those before the update."""
+
+    number: int
+    batch: Images
+    loss: float
+
+
+def training(
+    model: nn.Module, images: Images, size: int, *, epochs: int, lr: float, seed: int
+) -> Iterator[Step]:
+    """SGD with momentum, the rate falling as a cosine; what is left of an epoch after whole batches is not
+    seen in it."""
+    count = len(images.y) // size
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * count)
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    for epoch in range(epochs):
+        order = torch.randperm(len(images.y), generator=generator)
+        for number, chosen in enumerate(order[: count * size].split(size)):
+            batch = images.at(chosen)
             loss = F.cross_entropy(model(batch.x), batch.y)
             optimizer.zero_grad()
             loss.backward()
+            yield Step(epoch * count + number, batch, loss.item())
             optimizer.step()
             falling.step()
-    return {**_judged(model, parts), **_with_new_statistics(model, parts)}
 
 
-def _judged(model: nn.Module, parts: Split) -> dict[str, float]:
-    return {
+def run(cell: Mapping[str, Any]) -> dict[str, float]:
+    torch.manual_seed(cell["seed"])
+    parts = split(cell["data"], cell["seed"])
+    model = network(NORMS[cell["norm"]], stride=STRIDES[cell["data"]])
+    size = cell["batch_size"]
+    steps = training(
+        model, parts.training, size, epochs=cell["epochs"], lr=cell["lr"] * size / 32, seed=cell["seed"]
+    )
+    for _ in steps:
+        pass
+    found = judged(model, parts)
+    if cell["norm"] == "batch":
+        estimate_statistics(model, parts.training)
+        found["error with new statistics"] = evaluate(model, parts.held_out)[1]
+    return found
+
+
+def judged(model: nn.Module, parts: Split) -> dict[str, float]:
+    """Without the losses that are no numbers: a rate that gives such a one is not chosen."""
+    loss, training_error = evaluate(model, parts.training)
+    found = {
         "error": evaluate(model, parts.held_out)[1],
-        "training error": evaluate(model, parts.training)[1],
+        "training error": training_error,
+        "training loss": loss,
         "validation_loss": evaluate(model, parts.validation)[0],
     }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, images: Images) -> tuple[float, float]:
-    """Loss, and error in percent, in evaluation mode. A loss that is no number counts as the worst baseline."""
-    was = model.training
+    """Loss, and error in percent, in evaluation mode."""
     model.eval()
     scores = torch.cat([model(x) for x in images.x.split(PART)])
-    model.train(was)
-    loss = float(F.cross_entropy(scores, images.y))
-    worst = math.log(10)
-    wrong = 100 * float((scores.argmax(-1) != images.y).double().mean())
-    return (loss, wrong) if math.isfinite(loss) else (worst, 90.0)
+    wrong = (scores.argmax(-1) != images.y).double().mean()
+    return float(F.cross_entropy(scores, images.y)), 100 * float(wrong)
 
 
 @torch.no_grad()
-def _with_new_statistics(model: nn.Module, parts: Split) -> dict[str, float]:
-    """BatchNorm's running statistics as the mean over the training images, in batches of 32."""
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm2d)]
-    if not norms:
-        return {}
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean
-    model.train()
-    for x in parts.training.x.split(32):
+def estimate_statistics(model: nn.Module, images: Images) -> None:
+    """BatchNorm's running statistics as the mean over these images, in batches of 32; all else as in
+    evaluation."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the plain mean
+            module.train()
+    for x in images.x.split(32):
         model(x)
-    return {"error with new statistics": evaluate(model, parts.held_out)[1]}
 
 
 def _error(rows: Rows, norm: str, size: int, name: str = "error") -> float:

@@ -146,7 +146,7 @@ def test_without_a_plateau_there_is_no_stable_rate():
 
 
 def blind(norm, losses, **changes):
-    """Results of a task that does not know how bad a blind guess is."""
+    """Results of a task that does not know its baselines."""
     made = rows(norm, losses, **changes)
     for _, outcome in made:
         outcome.baselines, outcome.floor = {}, None

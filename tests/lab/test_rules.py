@@ -166,7 +166,12 @@ def test_rows_answer_precisely_or_not_at_all():
 
 
 def test_numbers_are_said_with_the_digits_that_were_asked_for():
-    assert [number(0.12345, 2), number(123.0, 2), number(0.0, 2), number(-45.67)] == ["0.12", "120", "0", "-45.7"]
+    assert [number(0.12345, 2), number(123.0, 2), number(0.0, 2), number(-45.67)] == [
+        "0.12",
+        "120",
+        "0",
+        "-45.7",
+    ]
     assert Effect(0.1234, 0.1, 0.15).say("nats", 2) == "0.12 nats (0.1 to 0.15)"
     assert Effect(1.0, 1.0, 1.0).say() == "1 (every seed)"
 

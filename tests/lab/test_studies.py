@@ -1,8 +1,7 @@
-"""The studies: each runs in its smallest form, its rules decide as they say, the ledger holds together."""
+"""The studies: each runs in its smallest form, and rows are kept with the rules that they were run under."""
 
-import ast
 import json
-import math
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,24 +9,15 @@ import pytest
 
 import normkit as nk
 from normkit.errors import NormkitError
-from normkit.lab.claims import VERDICTS, claims, ledger
-from normkit.lab.design import (
-    FIRST_SEED,
-    Cell,
-    Effect,
-    Rows,
-    Rule,
-    Ruling,
-    all_studies,
-    estimate,
-    find_study,
-)
-from normkit.lab.studying import RESULTS, StudyResult, committed, study, verify
+from normkit.lab import commits, design, studying
+from normkit.lab.design import FIRST_SEED, Cell, all_studies, find_study
+from normkit.lab.rules import Effect, Rule, Ruling
+from normkit.lab.study_result import StudyResult
+from normkit.lab.studying import study
 from normkit_studies.timing import take_turns
 
-ROOT = Path(__file__).parent.parent.parent
 NAMES = list(all_studies())
-RULES = [(name, rule.name) for name, found in all_studies().items() for rule in found.rules]
+CHEAP = "invariances"
 
 
 @pytest.fixture(scope="module")
@@ -53,61 +43,20 @@ def test_every_study_runs_in_its_smallest_form_and_gives_no_verdict(name, quick)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_study_says_what_it_asks_expects_does_and_what_would_refute_it(name):
-    words = find_study(name).words
-    assert all(len(words[part]) > 20 for part in ("Question", "Hypothesis", "Method", "Refuted if"))
-    assert words["Title"].endswith("?") or len(words["Title"]) > 10
+    found = find_study(name)
+    assert all(len(found.words[part]) > 20 for part in ("Question", "Hypothesis", "Method", "Refuted if"))
+    assert found.words["Title"].endswith("?")
+    assert found.scale
+    assert found.kind in design.KINDS
+    rules = [rule for rule in found.rules if rule.yes and rule.no]
+    assert rules, "a reader gets an answer, however it ends"
 
 
-def good_and_bad(rule):
-    """A number within the bounds of a rule, and one outside."""
-    if rule.above is not None and rule.below is not None:
-        return (rule.above + rule.below) / 2, rule.below + 10 * (rule.below - rule.above)
-    bound = rule.above if rule.below is None else rule.below
-    more, less = (bound * 2, bound / 2) if rule.log else (bound + 1, bound - 1)
-    return (more, less) if rule.below is None else (less, more)
+def test_what_is_not_long_takes_forty_minutes_of_two_cores_by_the_seconds_of_the_committed_rows():
+    from normkit.lab.study_result import committed
 
-
-@pytest.mark.parametrize(("name", "rule_name"), RULES)
-def test_a_rule_decides_as_it_says_on_made_up_rows(name, rule_name):
-    rule = next(r for r in find_study(name).rules if r.name == rule_name)
-    rule = replace(rule, effect=lambda rows: rows[0]["value"])
-    good, bad = good_and_bad(rule)
-
-    def verdict(*values):
-        rows = {seed: Rows([{"value": value}]) for seed, value in enumerate(values)}
-        return rule.judge(rows).verdict
-
-    assert verdict(good, good, good) == "supported"
-    assert verdict(bad, bad, bad) == "not supported"
-    assert verdict(good, bad, good) == "inconclusive"
-    assert verdict(good, good) == "inconclusive", "two seeds are too few"
-    assert verdict(good, good, math.nan) == "inconclusive"
-    assert rule.bound
-
-
-def test_more_seeds_decide_what_few_do_not():
-    rule = Rule("some", "Above 0", lambda rows: rows[0]["value"], above=0.0)
-
-    def verdict(values):
-        return rule.judge({seed: Rows([{"value": value}]) for seed, value in enumerate(values)}).verdict
-
-    noisy = [3.0, -1.0, 2.0]
-    assert verdict(noisy) == "inconclusive"
-    assert verdict(noisy * 10) == "supported"
-
-
-def test_an_interval_of_ratios_is_that_of_their_logarithms():
-    """Against scipy."""
-    from scipy import stats
-
-    values = [3.0, 10.0, 10.0, 30.0]
-    logs = [math.log(v) for v in values]
-    low, high = stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=stats.sem(logs))
-    found = estimate(values, log=True)
-    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
-    assert found.mean == pytest.approx(stats.gmean(values))
-    with pytest.raises(NormkitError, match="above 0"):
-        estimate([1.0, 0.0], log=True)
+    seconds = [r.about["seconds"] for r in committed().values() if not r.study.is_long]
+    assert sum(seconds) < 2 * 40 * 60
 
 
 def test_seeds_that_decide_are_not_those_for_trying_out():
@@ -127,32 +76,32 @@ def test_seeds_that_decide_are_not_those_for_trying_out():
 def test_a_hypothesis_stands_if_all_its_rules_do(verdicts, wanted):
     rules = tuple(Rule(str(k), "", lambda rows: 0.0, above=0.0) for k in range(2))
     beside = Rule("beside", "", lambda rows: 0.0, above=0.0, aside=True)
-    rulings = {str(k): Ruling(v, Effect(0.0), []) for k, v in enumerate(verdicts)}
-    rulings["beside"] = Ruling("not supported", Effect(0.0), [])
+    none = Effect(0.0)
+    rulings = {str(k): Ruling(v, none, none, [], rules[k]) for k, v in enumerate(verdicts)}
+    rulings["beside"] = Ruling("not supported", none, none, [], beside)
     found = replace(find_study("cost"), rules=(*rules, beside))
     assert found.verdict(rulings) == wanted
-
-
-def test_rows_answer_precisely_or_not_at_all():
-    rows = Rows([{"a": 1, "x": 2.0}, {"a": 2, "x": 5.0}])
-    assert rows.get("x", a=2) == 5
-    assert rows.lowest("x") == 2
-    with pytest.raises(NormkitError, match="has 2 values"):
-        rows.get("x")
-    with pytest.raises(NormkitError, match="has 0 values"):
-        rows.get("x", a=3)
 
 
 def test_a_best_learning_rate_at_the_edge_is_named():
     def rows(norm, *losses):
         rates = (1e-3, 3e-3, 1e-2)
         return [
-            {"norm": norm, "depth": 6, "lr": lr, "loss": loss, "plateau": 3.0, "seed": 0}
+            {
+                "norm": norm,
+                "depth": 6,
+                "lr": lr,
+                "loss": loss,
+                "plateau": 3.0,
+                "seed": 0,
+                "validation_loss": loss,
+            }
             for lr, loss in zip(rates, losses, strict=True)
         ]
 
     some = [*rows("layer", 2.5, 2.0, 2.2), *rows("rms", 2.5, 2.3, 2.1), *rows("dyt", 3.0, 3.0, 3.0)]
-    assert StudyResult(find_study("cost"), some, {}).edges == ["norm rms at 0.01"]
+    result = StudyResult(find_study("cost"), some, {"quick": True})
+    assert result.edges == ["norm rms at 0.01"]
 
 
 def test_calls_take_turns():
@@ -164,43 +113,52 @@ def test_calls_take_turns():
 
 
 def test_fewer_than_three_seeds_give_no_verdict(tmp_path):
-    result = study("invariances", seeds=2, out=tmp_path, workers=0, progress=False)
+    result = study(CHEAP, seeds=2, out=tmp_path, workers=0, progress=False)
     assert "fewer than 3 seeds" in result.verdict
+    assert result.answer == f"Not answered yet: 2 of {result.study.seeds} seeds are done."
 
 
 def test_a_study_is_resumed_and_gives_the_same(tmp_path, monkeypatch):
-    first = study("curvature", out=tmp_path, workers=0, progress=False)
+    first = study("numerics", out=tmp_path, workers=0, progress=False)
     monkeypatch.setattr(Cell, "perform", lambda self: pytest.fail("it measures again"))
-    assert study("curvature", out=tmp_path, workers=0, progress=False).rows == first.rows
+    assert study("numerics", out=tmp_path, workers=0, progress=False).rows == first.rows
 
 
 def test_a_cell_is_known_by_the_code_of_its_study_and_of_what_that_takes_from_others(monkeypatch):
-    from normkit_studies import base
-
     cell, other = Cell("amplification", (("placement", "pre"),)), Cell("numerics", (("placement", "pre"),))
     before = cell.key(""), other.key("")
-    honest = base.pkgutil.get_data
+    honest = design.pkgutil.get_data
 
     def edited(package, name):
         return honest(package, name) + (b"# edited" if name == "gradient_by_depth.py" else b"")
 
-    monkeypatch.setattr(base.pkgutil, "get_data", edited)
-    base._source.cache_clear()
+    monkeypatch.setattr(design.pkgutil, "get_data", edited)
+    design._source.cache_clear()
     after = cell.key(""), other.key("")
-    base._source.cache_clear()
+    design._source.cache_clear()
     assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
-def test_studies_and_comparisons_share_their_runs(tmp_path):
+def test_studies_and_comparisons_share_their_runs():
     """A run is known by what it is, not by who asked for it."""
     from normkit.lab.plan import make_plan
 
+    (run, *_) = find_study("post-ln-quality").runs
     asked = make_plan(
-        {"task": "text", "norm": "layer", "placement": "pre", "lr": 1e-3, "steps": 100, "seeds": [FIRST_SEED]}
+        {
+            "task": "text",
+            "norm": "layer",
+            "placement": run.placement,
+            "lr": run.lr,
+            "steps": run.steps,
+            "schedule": run.schedule,
+            "warmup": run.warmup,
+            "depth": run.depth,
+            "width": run.width,
+            "seeds": [FIRST_SEED],
+        }
     )
-    (run,) = asked.runs
-    assert run in find_study("max-learning-rate").work()
-    assert run in find_study("rms-against-ln").work()
+    assert asked.runs[0] in find_study("post-ln-quality").work()
 
 
 def test_an_unknown_study_gets_the_closest_name():
@@ -212,90 +170,133 @@ def test_an_unknown_study_gets_the_closest_name():
         nk.lab.study("cost", seeds=0)
 
 
-# The committed results
+# Rules that are frozen
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_stored_verdict_is_what_the_rules_give_on_the_stored_rows(name):
-    path = RESULTS / f"{name}.json"
-    assert path.exists(), "every study has committed results"
-    stored = json.loads(path.read_text())
-    again = StudyResult.load(path)
-    assert len({row["seed"] for row in again.rows}) >= 3
-    assert stored["verdict"] == again.verdict
-    for rule, ruling in again.rulings.items():
-        assert stored["rulings"][rule]["verdict"] == ruling.verdict
-        assert stored["rulings"][rule]["mean"] == pytest.approx(ruling.effect.mean)
-    assert {"code", "machine", "date"} <= set(stored["about"])
+def test_the_hash_of_the_rules_sees_bounds_and_what_is_measured_but_no_words(name, monkeypatch):
+    found = find_study(name)
+    first, *rest = found.rules
+    moved = replace(found, rules=(replace(first, above=-7.0, below=None), *rest))
+    spoken = replace(found, rules=(replace(first, yes="Otherwise said.", no=""), *rest))
+    assert moved.rules_hash != found.rules_hash == spoken.rules_hash
 
 
-def test_a_changed_verdict_is_noticed():
-    found = committed()["invariances"]
-    assert verify([found]) == []
-    rows = [{**row, "matches": 0.0} for row in found.rows]
-    (line,) = verify([StudyResult(found.study, rows, found.about)])
-    assert "not supported now" in line
+def test_the_hash_of_the_rules_sees_what_an_effect_calls(monkeypatch):
+    found = find_study("warm-up")
+    before = found.rules_hash
+    honest = design.pkgutil.get_data
+
+    def edited(package, name):
+        text = honest(package, name)
+        return text.replace(b"warmup=0)", b"warmup=1)") if name == "warm_up.py" else text
+
+    monkeypatch.setattr(design.pkgutil, "get_data", edited)
+    design._effects.cache_clear()
+    after = replace(found).rules_hash
+    design._effects.cache_clear()
+    assert after != before
 
 
-# The ledger
+def saved(tmp_path, seeds=3):
+    return study(CHEAP, seeds=seeds, out=tmp_path / "runs", save=tmp_path / "rows", workers=0, progress=False)
 
 
-def test_all_89_claims_are_there_in_order():
-    assert [claim.number for claim in claims()] == list(range(1, 90))
-    assert {claim.note for claim in claims()} == {1, 2, 3, 4, 5}
+@pytest.fixture
+def frozen_in_a_commit(monkeypatch):
+    """Whatever is being edited in this checkout."""
+    monkeypatch.setattr(commits, "changed", lambda file: False)
 
 
-@pytest.mark.parametrize("claim", claims(), ids=lambda claim: str(claim.number))
-def test_every_claim_has_one_piece_of_evidence_that_exists(claim):
-    assert sum(map(bool, (claim.rule, claim.test, claim.paper))) == 1
-    assert claim.text.endswith(".")
-    assert claim.quote
-    assert "\ufffd" not in claim.quote
-    assert not claim.mended or claim.text not in claim.mended
-    if claim.rule:
-        name, _, rule = claim.rule.partition(".")
-        assert rule in {r.name for r in find_study(name).rules}
-        assert {claim.supported, claim.not_supported} <= set(VERDICTS)
-    else:
-        assert claim.verdict in VERDICTS
-    if claim.test:
-        path, _, function = claim.test.partition("::")
-        tree = ast.parse((ROOT / path).read_text())
-        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if claim.paper:
-        assert "arXiv:" in claim.paper
+@pytest.mark.usefixtures("frozen_in_a_commit")
+def test_rows_are_kept_with_rules_hash_commits_seeds_data_and_machine(tmp_path):
+    result = saved(tmp_path)
+    stored = json.loads((tmp_path / "rows" / f"{CHEAP}.json").read_text())
+    about = stored["about"]
+    assert [rule["name"] for rule in about["rules"]] == [rule.name for rule in result.study.rules]
+    assert {"above", "below", "says"} <= set(about["rules"][0])
+    assert about["hash"] == result.study.rules_hash
+    assert about["seeds"] == [FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2]
+    (sitting,) = about["sittings"]
+    assert {"date", "commit", "rules_commit", "code", "machine", "rows"} == set(sitting)
+    assert sitting["rows"] == len(stored["rows"])
+    again = StudyResult.load(tmp_path / "rows" / f"{CHEAP}.json")
+    assert again.verdict == result.verdict == stored["verdict"]
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return {row["number"]: row for row in ledger()}
+@pytest.mark.usefixtures("frozen_in_a_commit")
+def test_a_second_sitting_measures_what_the_first_has_left(tmp_path):
+    first = saved(tmp_path, seeds=2)
+    second = study(CHEAP, out=tmp_path / "other", save=tmp_path / "rows", workers=0, progress=False)
+    assert second.is_complete
+    assert second.rows[: len(first.rows)] == first.rows
+    assert sum(s["rows"] for s in second.about["sittings"]) == len(second.rows)
+    with studying.Store(tmp_path / "other") as store:
+        assert len(store.latest()[1]) == len(second.rows) - len(first.rows), "nothing is measured twice"
+    with pytest.raises(NormkitError, match="is complete, and results do not change"):
+        saved(tmp_path)
 
 
-@pytest.mark.parametrize("number", range(1, 90))
-def test_a_claim_that_is_not_true_has_a_correction(number, rows):
-    row = rows[number]
-    assert row["verdict"] in VERDICTS
-    assert row["verdict"] == "true" or len(row["correction"]) > 20
+@pytest.mark.usefixtures("frozen_in_a_commit")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found["about"].update(hash="0123456789abcdef"), "was run under other rules"),
+        (lambda found: found["rows"][0].update(id="0123456789ab"), "with settings that the study"),
+    ],
+)
+def test_rows_of_other_rules_or_settings_are_refused(change, message, tmp_path):
+    saved(tmp_path, seeds=2)
+    path = tmp_path / "rows" / f"{CHEAP}.json"
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(NormkitError, match=message):
+        StudyResult.load(path)
+    with pytest.raises(NormkitError, match=message):
+        saved(tmp_path)
 
 
-@pytest.mark.parametrize("number", range(1, 90))
-def test_a_verdict_that_nobody_expected_is_explained(number, rows):
-    row = rows[number]
-    assert row["expected"] in VERDICTS
-    assert row["verdict"] == row["expected"] or len(row["why"]) > 20
-    assert row["verdict"] != row["expected"] or not row["why"], "there is nothing to explain"
+def test_rows_of_a_folder_are_not_judged_by_other_rules(tmp_path, monkeypatch):
+    study(CHEAP, seeds=3, out=tmp_path, workers=0, progress=False)
+    monkeypatch.setitem(vars(find_study(CHEAP)), "rules_hash", "other")
+    with pytest.raises(NormkitError, match="run under other rules"):
+        study(CHEAP, seeds=3, out=tmp_path, workers=0, progress=False)
+    with pytest.raises(NormkitError, match="run under other rules"):
+        studying.stored_studies(tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_study_names_the_claims_that_it_decides(name):
-    assert list(find_study(name).claims) == [claim.number for claim in claims() if claim.study == name]
+def test_rules_that_are_in_no_commit_are_not_run_for_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr(commits, "changed", lambda file: True)
+    with pytest.raises(NormkitError, match=r"invariances\.py has changes that are in no commit"):
+        saved(tmp_path)
 
 
-def test_an_inconclusive_rule_leaves_a_claim_open():
-    result = committed()["invariances"]
-    rows = [{**row, "matches": float(row["seed"] > FIRST_SEED)} for row in result.rows]
-    changed = {**committed(), "invariances": StudyResult(result.study, rows, result.about)}
-    before, after = (
-        {row["number"]: row["verdict"] for row in ledger(results)} for results in (committed(), changed)
-    )
-    assert (before[61], after[61]) == ("true", "open")
+def test_commits_are_those_of_the_repository(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    file = tmp_path / "rules.py"
+    assert (commits.head(tmp_path), commits.changed(file)) == (None, False), "no repository"
+    git("init")
+    git("config", "user.email", "a@b.example")
+    git("config", "user.name", "A")
+    file.write_text("1")
+    assert commits.changed(file)
+    git("add", ".")
+    git("commit", "-m", "x")
+    assert not commits.changed(file)
+    assert commits.last_change(file) == commits.head(tmp_path)
+    file.write_text("2")
+    assert commits.changed(file)
+    assert commits.head(tmp_path).endswith(" with changes")
+
+
+def test_without_the_studies_there_is_a_clear_word_on_how_to_get_them(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(design.importlib, "import_module", missing)
+    monkeypatch.setattr(design, "__file__", str(Path("/") / "a" / "b" / "c" / "d" / "design.py"))
+    with pytest.raises(NormkitError, match=r"The studies are not installed.*\n.*\n.*normkit\[studies\]"):
+        design.studies_package()

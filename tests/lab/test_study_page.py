@@ -1,16 +1,11 @@
-"""The page of the studies in a real browser, from the committed rows; and the guide."""
-
-import importlib.util
-from pathlib import Path
+"""The page of the studies in a real browser, from the committed rows."""
 
 import pytest
 from lab.test_page import CHROMIUM, FLAGS
 
-from normkit.lab.design import all_studies
+from normkit.lab.claims import changes, claims
 from normkit.lab.page.studies import write_studies
-from normkit.lab.studying import committed
-
-ROOT = Path(__file__).parent.parent.parent
+from normkit.lab.study_result import committed
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # playwright's own
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
@@ -30,11 +25,15 @@ def page(tmp_path_factory):
         opened.on("pageerror", lambda error: opened.said.append(str(error)))
         opened.on("request", lambda request: opened.asked.append(request.url))
         opened.goto(path.as_uri())
-        plots = sum(len(study.plots) for study in all_studies().values())
+        plots = sum(len(result.study.plots) for result in committed().values())
         opened.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {plots}")
         opened.address = path.as_uri()
         yield opened
         browser.close()
+
+
+def shown_studies():
+    return {name: result.study for name, result in committed().items()}
 
 
 @needs_browser
@@ -46,15 +45,15 @@ def test_it_is_silent_and_offline(page):
 @needs_browser
 def test_the_overview_leads_to_every_study(page):
     links = page.locator("#overview a")
-    assert links.count() == len(all_studies())
-    for name in all_studies():
+    assert links.count() == len(committed())
+    for name in committed():
         assert page.locator(f"section.study#{name}").count() == 1
         assert page.locator(f"#overview a[href='#{name}']").count() == 1
 
 
 @needs_browser
 def test_every_study_has_a_figure_with_a_sentence_a_rule_and_its_method(page):
-    for name, study in all_studies().items():
+    for name, study in shown_studies().items():
         section = page.locator(f"section.study#{name}")
         assert section.locator("figure .plot svg.main-svg").count() >= len(study.plots)
         assert section.locator("tbody tr").count() == len(study.rules)
@@ -68,19 +67,23 @@ def test_the_ledger_is_searched_and_filtered(page):
     def shown():
         return page.locator("#claims tbody tr:visible").count()
 
-    assert shown() == 89
+    assert shown() == len(claims())
     page.fill("#search", "gain bias")
     few = shown()
     assert 3 <= few < 30
     assert page.inner_text("#count") == f"{few} claims"
     page.fill("#search", "")
     page.select_option("#by-note", "5")
-    assert shown() == 12
+    of_note = sum(claim.note == 5 for claim in claims())
+    assert shown() == of_note
     page.select_option("#by-verdict", "false")
-    assert 2 <= shown() < 12
+    assert 1 <= shown() < of_note
+    page.select_option("#by-kind", "measured")
+    assert shown() <= of_note
+    page.select_option("#by-kind", "")
     page.select_option("#by-note", "")
     page.select_option("#by-verdict", "")
-    assert shown() == 89
+    assert shown() == len(claims())
 
 
 @needs_browser
@@ -89,12 +92,12 @@ def test_a_link_to_a_claim_that_is_filtered_out_shows_it(page):
     assert not page.locator("#claim-1").is_visible()
     page.evaluate("location.hash = '#claim-1'")
     page.wait_for_function("!document.getElementById('claim-1').hidden")
-    assert page.locator("#claims tbody tr:visible").count() == 89
+    assert page.locator("#claims tbody tr:visible").count() == len(claims())
 
 
 @needs_browser
 def test_every_rule_is_drawn_where_it_holds_and_what_was_measured(page):
-    for name, study in all_studies().items():
+    for name, study in shown_studies().items():
         section = page.locator(f"section.study#{name}")
         assert section.locator("svg.strip .holds").count() == len(study.rules)
         assert section.locator("svg.strip .mean").count() == len(study.rules)
@@ -112,16 +115,34 @@ def test_on_a_phone_the_verdict_of_a_rule_is_seen_without_scrolling(page):
 def test_a_rule_is_drawn_on_the_right_side_of_its_bound():
     import re
 
-    from normkit.lab.design import Rows, Rule
     from normkit.lab.page.strip import strip
+    from normkit.lab.rules import Rule
 
     for values, inside in (([8.0, 9.0, 10.0], True), ([0.5, 0.6, 0.7], False)):
         rule = Rule("some", "Above 2", lambda rows: rows[0]["value"], above=2.0, log=True)
-        svg = strip(rule, rule.judge({k: Rows([{"value": v}]) for k, v in enumerate(values)}))
+        svg = strip(rule, rule.judge([{"seed": k, "value": v} for k, v in enumerate(values)]))
         bound = float(re.search(r'class="bound" x1="([\d.]+)"', svg)[1])
         mean = float(re.search(r'class="mean" cx="([\d.]+)"', svg)[1])
         assert (mean > bound) == inside
         assert svg.count('class="seed"') == 3
+
+
+@needs_browser
+def test_a_study_answers_its_question_before_it_judges_a_hypothesis(page):
+    for name, result in committed().items():
+        section = page.locator(f"section.study#{name}")
+        assert section.locator("p.answer").first.text_content() == result.answer
+        text = section.text_content()
+        assert text.index(result.answer) < text.index("Refuted if")
+        assert result.about["hash"] in text
+        for sitting in result.about["sittings"]:
+            assert sitting["commit"] in text
+            assert sitting["rules_commit"] in text
+
+
+@needs_browser
+def test_the_log_of_changes_is_on_the_page(page):
+    assert page.locator("#changes tbody tr").count() == len(changes())
 
 
 @needs_browser
@@ -136,10 +157,3 @@ def test_it_fits(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.set_viewport_size({"width": 1280, "height": 900})
-
-
-def test_the_guide_is_what_the_results_say():
-    found = importlib.util.spec_from_file_location("guide", ROOT / "docs" / "guide.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    assert (ROOT / "docs" / "which-norm.md").read_text() == module.guide()

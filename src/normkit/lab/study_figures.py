@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -32,9 +33,11 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
     figure = go.Figure()
     for line, points in groups.items():
         _add(figure, plot, line, points, names.index(line))
-    blind = max((row["plateau"] for row in rows if "plateau" in row), default=None)
-    if plot.y == "loss" and blind is not None:
-        figure.add_hline(blind, line_dash="dot", line_color="gray")
+    if plot.y == "loss":
+        for name, loss in _baselines(rows).items():
+            figure.add_hline(
+                loss, line={"dash": "dot", "width": 1, "color": "gray"}, annotation={"text": name}
+            )
     lying = plot.kind == "rows"
     named, measured = (
         (figure.update_yaxes, figure.update_xaxes) if lying else (figure.update_xaxes, figure.update_yaxes)
@@ -80,6 +83,16 @@ def _add(figure: go.Figure, plot: Plot, line: str, points: dict[Any, list[float]
         y=values,
         error_y=whisker,
     )
+
+
+def _baselines(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """What needs no model, as the mean over seeds, which have data of their own."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, loss in row.items():
+            if name.startswith("baseline_"):
+                found[name.removeprefix("baseline_")].append(loss)
+    return {name: fmean(losses) for name, losses in found.items()}
 
 
 def _named(name: str, value: Any) -> str:

@@ -62,6 +62,8 @@ def study(
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     saved = {s.name: _saved(s, Path(save)) for s in chosen} if save is not None else {}
+    if save is not None:
+        Path(save).mkdir(parents=True, exist_ok=True)
     where = engine_named(engine, workers=workers, address=address)
     console = plain_console(soft_wrap=True, quiet=not progress)
     jobs = {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render_studies", "write_studies"]
 
-BLIND = " Dotted: a blind guess; what is worse, or has diverged, is drawn there."
+BASELINES = " Dotted: baselines, which need no model."
 DRAWN = ("post", "pre", "peri", "output", "deepnorm", "lns", "keel", "rezero")
 
 
@@ -110,7 +110,7 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "claims": study.claims,
         "rules": rules,
         "figures": [
-            {"name": f"{result.name} {k}", "sentence": plot.sentence + (BLIND if plot.y == "loss" else "")}
+            {"name": f"{result.name} {k}", "sentence": plot.sentence + _beside(result) * (plot.y == "loss")}
             for k, plot in enumerate(study.plots)
         ],
         "cells": len(result.rows),
@@ -121,6 +121,14 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "edges": [] if result.quick else result.edges,
         "seconds": f"{result.about['seconds']:.0f}",
     }
+
+
+def _beside(result: StudyResult) -> str:
+    """What a reader of losses has to know: what the dotted lines are, and what is not drawn."""
+    diverged = sum(row.get("status") == "diverged" for row in result.judged)
+    has_baselines = any(name.startswith("baseline_") for row in result.judged for name in row)
+    gone = f" {diverged} of {len(result.judged)} runs diverged and are not drawn." if diverged else ""
+    return BASELINES * has_baselines + gone
 
 
 def _facts(abouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
