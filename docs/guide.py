@@ -39,7 +39,8 @@ HEADINGS = {
     "padding-and-causality stream curvature",
     "Where it stands": "warm-up post-ln-quality depth-rescue useful-depth gradient-by-depth amplification",
     "Attention": "qk-norm sensitivity",
-    "How it is computed, and what it costs": "numerics bias-and-gain invariances identities cost",
+    "How it is computed, and what it costs": "numerics bias-and-gain bias-before-norm invariances "
+    "identities cost",
 }
 
 

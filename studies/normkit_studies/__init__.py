@@ -5,6 +5,7 @@ ORDER = (
     "invariances",
     "identities",
     "bias-and-gain",
+    "bias-before-norm",
     "numerics",
     "running-statistics",
     "padding-and-causality",

@@ -83,10 +83,10 @@ STUDY = Study(
             lambda r: slope_of(r, "moved", "post"),
             above=0.8,
             unit="slope",
-            yes="An untrained Post-LN stack amplifies a small change of its weights about in proportion to its "
-            "depth: the squared distance rises with a slope of {effect}.",
-            no="An untrained Post-LN stack does not amplify a small change of its weights in proportion to its "
-            "depth: {effect}.",
+            yes="An untrained Post-LN stack amplifies a small change of its weights about in proportion to "
+            "its depth: the squared distance rises with a slope of {effect}.",
+            no="An untrained Post-LN stack does not amplify a small change of its weights in proportion to "
+            "its depth: {effect}.",
         ),
         Rule(
             "pre",

@@ -80,8 +80,8 @@ STUDY = Study(
             above=0.05,
             unit="nats a line",
             yes="In a small encoder of text BatchNorm is behind LayerNorm by {effect}.",
-            no="In a small encoder of text, with padding masked, BatchNorm is not 0.05 nats behind LayerNorm: "
-            "the difference is {effect}.",
+            no="In a small encoder of text, with padding masked, BatchNorm is not 0.05 nats behind "
+            "LayerNorm: the difference is {effect}.",
         ),
         Rule(
             "running",

@@ -66,8 +66,8 @@ STUDY = Study(
             unit="points",
             yes="With two rows in a batch, which make every feature 1 or -1, the error of a small MLP with "
             "BatchNorm is {effect} higher than with 32.",
-            no="With two rows in a batch the error of a small MLP with BatchNorm is not five points higher than "
-            "with 32: the difference is {effect}.",
+            no="With two rows in a batch the error of a small MLP with BatchNorm is not five points higher "
+            "than with 32: the difference is {effect}.",
         ),
         Rule(
             "mlp-four",
@@ -101,8 +101,8 @@ STUDY = Study(
             "batch_size",
             "error",
             "norm",
-            "Error of the MLP on unseen digits, mean over learning rates. With two rows BatchNorm turns every "
-            "feature into 1 and -1.",
+            "Error of the MLP on unseen digits, mean over learning rates. With two rows BatchNorm turns "
+            "every feature into 1 and -1.",
             log_x=True,
             x_title="rows in a batch",
             y_title="error, %",

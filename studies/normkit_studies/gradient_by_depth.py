@@ -98,8 +98,8 @@ STUDY = Study(
     quick_cells=grid(placement=["none", "post", "pre", "peri", "output"], depth=[2, 4, 32]),
     measure=run,
     scale="untrained stacks of 2 to 32 layers of 64 features, random tokens",
-    paper="Xiong et al. 2020: the expected gradient of the last layer is of the order d √ln d in Post-LN, and "
-    "d √(ln d / L) in Pre-LN",
+    paper="Xiong et al. 2020: the expected gradient of the last layer is of the order d √ln d in Post-LN, "
+    "and d √(ln d / L) in Pre-LN",
     rules=(
         Rule(
             "pre",
@@ -217,7 +217,8 @@ STUDY = Study(
             unit="times",
             log=True,
             aside=True,
-            yes="With the output norm the first gradient of 32 layers is much larger than the last: {effect}.",
+            yes="With the output norm the first gradient of 32 layers is much larger than the last: "
+            "{effect}.",
             no="With the output norm the first gradient of 32 layers is no ten times the last: {effect}.",
         ),
     ),
