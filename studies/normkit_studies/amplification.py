@@ -79,10 +79,9 @@ STUDY = Study(
     rules=(
         Rule(
             "post",
-            "Post-LN amplifies",
+            "Post-LN amplifies: the slope of the squared distance over the depth",
             lambda r: slope_of(r, "moved", "post"),
             above=0.8,
-            unit="slope",
             yes="An untrained Post-LN stack amplifies a small change of its weights about in proportion to "
             "its depth: the squared distance rises with a slope of {effect}.",
             no="An untrained Post-LN stack does not amplify a small change of its weights in proportion to "
@@ -90,19 +89,17 @@ STUDY = Study(
         ),
         Rule(
             "pre",
-            "Pre-LN hardly does",
+            "Pre-LN hardly does: its slope",
             lambda r: slope_of(r, "moved", "pre"),
             below=0.5,
-            unit="slope",
             yes="A Pre-LN stack hardly does: {effect}.",
             no="A Pre-LN stack does so, too: {effect}.",
         ),
         Rule(
             "deepnorm",
-            "DeepNorm damps",
+            "DeepNorm damps: its slope",
             lambda r: slope_of(r, "moved", "deepnorm"),
             below=0.0,
-            unit="slope",
             aside=True,
         ),
         Rule(
@@ -115,10 +112,9 @@ STUDY = Study(
         ),
         Rule(
             "pre-stream",
-            "In Pre-LN it grows with the depth",
+            "In Pre-LN it grows with the depth: its slope",
             lambda r: slope_of(r, "growth", "pre"),
             above=0.5,
-            unit="slope",
         ),
         Rule(
             "no-norm",

@@ -300,3 +300,11 @@ def test_without_the_studies_there_is_a_clear_word_on_how_to_get_them(monkeypatc
     monkeypatch.setattr(design, "__file__", str(Path("/") / "a" / "b" / "c" / "d" / "design.py"))
     with pytest.raises(NormkitError, match=r"The studies are not installed.*\n.*\n.*normkit\[studies\]"):
         design.studies_package()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_cell_whose_number_is_none_fails_and_leaves_no_row(value, tmp_path, monkeypatch):
+    found = replace(find_study(CHEAP), measure=lambda cell: {"change": value, "matches": 1.0})
+    monkeypatch.setattr(design, "find_study", lambda name: found)
+    with pytest.raises(NormkitError, match=rf"change is {value}.*\n.*expected: a finite number"):
+        study(CHEAP, seeds=1, out=tmp_path, workers=0, progress=False)

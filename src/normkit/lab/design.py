@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import json
+import math
 import pkgutil
 import re
 import sys
@@ -92,6 +93,9 @@ class Cell:
         measured = find_study(self.study).measure
         assert measured is not None
         metrics = measured({**dict(self.settings), "seed": self.seed})
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise user_error(f"{self}: {name} is {value}.", expected="a finite number, or none at all")
         return Outcome("ok", metrics=metrics, seconds=perf_counter() - start)
 
 
