@@ -71,7 +71,7 @@ def _a_layer(rows: Rows, placement: str) -> float:
 
 
 STUDY = Study(
-    claims=(10, 30, 76),
+    claims=(10, 76),
     cells=grid(placement=["post", "pre", "peri", "deepnorm", "lns", "keel", "none"], depth=DEPTHS),
     quick_cells=grid(placement=["post", "pre", "deepnorm", "none"], depth=[2, 8, 32]),
     measure=run,

@@ -96,7 +96,7 @@ def run(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 STUDY = Study(
-    claims=(25, 73, 77),
+    claims=(25, 30, 73, 77, 90),
     cells=grid(placement=PLACEMENTS, depth=DEPTHS),
     quick_cells=grid(placement=["none", "post", "pre", "peri", "output"], depth=[2, 4, 32]),
     measure=run,

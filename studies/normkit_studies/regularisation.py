@@ -104,7 +104,7 @@ def _half_a_point(norm: str, aside: bool) -> Rule:
 SMALL = {"width": [16], "depth": [1], "steps": [60], "fitted": [2.0]}
 
 STUDY = Study(
-    claims=(9, 65),
+    claims=(9, 65, 95),
     cells=grid(norm=NORMS, lr=RATES, width=[64], depth=[3], steps=[2000], fitted=[FITTED]),
     quick_cells=grid(norm=NORMS, lr=[3e-3], **SMALL),
     measure=run,

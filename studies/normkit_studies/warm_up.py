@@ -52,7 +52,7 @@ def _largest(rows: Rows, placement: str) -> bool:
 
 
 STUDY = Study(
-    claims=(7, 19),
+    claims=(7, 19, 91),
     runs=trained(**COMMON, **SIZES, placement=["post", "pre"], warmup=[0, 500], lr=RATES)
     + trained(**COMMON, **SIZES, placement="none", warmup=0, lr=RATES),
     quick_runs=trained(**COMMON, **SMALL, placement=["post", "pre"], warmup=[0, 3], lr=[1e-3, 1e-2])

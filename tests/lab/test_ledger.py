@@ -1,13 +1,12 @@
-"""The committed results and the ledger: claims, what decides them, and the log of what was changed."""
+"""The committed results and the ledger: claims, and what decides them."""
 
 import ast
 import json
-from datetime import date
 from pathlib import Path
 
 import pytest
 
-from normkit.lab.claims import KINDS, NOTES, VERDICTS, changes, claims, ledger
+from normkit.lab.claims import KINDS, NOTES, VERDICTS, claims, ledger
 from normkit.lab.design import FIRST_SEED, all_studies, find_study
 from normkit.lab.study_result import StudyResult, committed, results_folder
 from normkit.lab.studying import verify
@@ -141,26 +140,3 @@ def test_what_is_not_measured_yet_is_open():
     few = {name: result for name, result in committed().items() if name != "invariances"}
     row = next(row for row in ledger(few) if row["number"] == 61)
     assert (row["verdict"], row["measured"]) == ("open", "not measured yet")
-
-
-# The log
-
-
-def test_the_log_says_what_was_changed_when_and_why():
-    assert len(changes()) >= 10
-    dates = [date.fromisoformat(change.date) for change in changes()]
-    assert dates == sorted(dates, reverse=True)
-    for change in changes():
-        assert change.before != change.after
-        assert len(change.why) > 20
-        for about in change.about:
-            what, _, which = about.partition(" ")
-            assert what in ("claim", "study", "rule", "results"), about
-            assert what != "claim" or int(which) in range(1, 98)
-    kinds = {change.kind for change in changes()}
-    assert {"withdrawn", "we got wrong"} <= kinds
-
-
-def test_every_claim_that_was_rendered_otherwise_is_in_the_log():
-    logged = {about for change in changes() for about in change.about}
-    assert {f"claim {claim.number}" for claim in CLAIMS if claim.mended} <= logged

@@ -19,7 +19,18 @@ else:
 if TYPE_CHECKING:
     from normkit.lab.study_result import StudyResult
 
-__all__ = ["KINDS", "NOTES", "VERDICTS", "Change", "Claim", "changes", "claims", "ledger"]
+__all__ = [
+    "CHANGES",
+    "KINDS",
+    "NOTES",
+    "VERDICTS",
+    "WITHDRAWN",
+    "Change",
+    "Claim",
+    "changes",
+    "claims",
+    "ledger",
+]
 
 VERDICTS = ("true", "imprecise", "false", "open")
 # What decides a claim, from the firmest to the softest.
@@ -29,6 +40,21 @@ KINDS = {
     "measured": "a study, at its scale",
     "cited": "what a paper says, at its scale",
 }
+# The kinds of entries in the log.
+CHANGES = {
+    "we got wrong": "a claim was rendered unfairly to its note, and its verdict with it",
+    "rendering mended": "a claim is worded as in its note; its verdict did not hang on it",
+    "claim added": "a note says it, and the ledger had left it out",
+    "verdict changed": "a claim has another verdict, or other evidence, under the same wording",
+    "withdrawn": "what we had said does not follow from what was measured",
+    "rule changed after its result": "a rule, a bound, an arm, what would refute it, or what follows from it "
+    "was changed, added or dropped when a result was known",
+    "judging changed": "how all rules, or the rules of several studies, come to a verdict",
+    "study rebuilt": "the same question under another protocol, with rules of its own",
+    "result reported late": "it was in the rows, and nothing said so",
+    "disclosure restored": "how a result came about; it had been said and was removed, or said otherwise",
+}
+WITHDRAWN = ("max-learning-rate",)  # studies with rows in results/v0 that nobody runs any more
 NOTES = {
     1: "Layer normalization in Transformers",
     2: "Why Transformers use LayerNorm",
@@ -103,7 +129,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Change:
-    """What was changed when, after which result: a verdict, a rule, a rendering of a claim, a study."""
+    """What was changed when, after which result: a verdict, a rule, a rendering of a claim, a study.
+
+    ``about`` has "claim 87", "study norm-free", "rule norm-free.trains", or "results" for all of them;
+    ``kind`` is a key of ``CHANGES``.
+    """
 
     date: str
     about: tuple[str, ...]
@@ -111,6 +141,10 @@ class Change:
     before: str
     after: str
     why: str
+
+    @property
+    def kind_says(self) -> str:
+        return CHANGES[self.kind]
 
 
 @cache
