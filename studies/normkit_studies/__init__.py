@@ -12,6 +12,7 @@ ORDER = (
     "batch-size",
     "small-batches",
     "vision",
+    "why-batch-norm",
     "batch-norm-in-text",
     "stream",
     "curvature",

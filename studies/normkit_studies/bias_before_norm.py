@@ -39,7 +39,7 @@ class WithoutBias(TextTask):
         model = super().model(run)
         for name in ("attention", "feed_forward"):
             for block in self.layers(model):
-                block.get_submodule(f"{name}.fn.output").bias = None
+                block.get_submodule(f"{name}.fn.output").register_parameter("bias", None)
         return model
 
 

@@ -33,7 +33,7 @@ SMALL_POST = f"{__name__}:small_post"
 PLACEMENTS = ["post", SMALL_POST, "deepnorm", "pre"]
 DEPTHS, RATES, WARM_UP = [6, 12, 24, 48], [1e-3, 3e-3], 200
 SIZES: dict[str, Any] = {"width": 64, "steps": 2000, "lr": RATES}
-SMALL: dict[str, Any] = {"width": 16, "steps": 6, "batch_size": 4, "lr": [1e-3]}
+SMALL: dict[str, Any] = {"width": 16, "steps": 6, "batch_size": 4, "lr": RATES}
 
 
 def _warm_up(rows: Rows, has: bool) -> int:

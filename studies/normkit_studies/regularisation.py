@@ -101,7 +101,7 @@ def _half_a_point(norm: str, aside: bool) -> Rule:
     )
 
 
-SMALL = {"width": [16], "depth": [1], "steps": [60], "fitted": [2.0]}
+SMALL: dict[str, list[float]] = {"width": [16], "depth": [1], "steps": [60], "fitted": [2.0]}
 
 STUDY = Study(
     claims=(9, 65, 95),

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["StudyResult", "committed", "frozen", "results_folder"]
 
 VERSION = "v1"
-_ARM = ("task", "norm", "placement", "network", "jump", "warmup", "batch_size", "depth", "width", "steps")
+_ARM = (
+    *("task", "norm", "placement", "qk_norm", "network", "jump"),
+    *("warmup", "batch_size", "depth", "width", "steps"),
+)
 
 
 class StudyResult:
@@ -82,7 +85,7 @@ class StudyResult:
 
     @property
     def edges(self) -> list[str]:
-        """The arms whose best learning rate is the smallest or the largest of several."""
+        """The arms whose best learning rate is the smallest or the largest of three or more."""
         arms: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in self.judged:
             if "lr" in row and "plateau" in row:
@@ -93,7 +96,7 @@ class StudyResult:
         found = []
         for arm, rates in arms.items():
             best = max(rates, key=lambda lr: fmean(rates[lr]))
-            if len(rates) > 1 and best in (min(rates), max(rates)) and fmean(rates[best]) > 0:
+            if len(rates) > 2 and best in (min(rates), max(rates)) and fmean(rates[best]) > 0:
                 own = [(name.replace("_", " "), value) for name, value in arm if (name, value) not in shared]
                 words = ", ".join(f"{name} {str(value).rpartition(':')[2]}" for name, value in own)
                 found.append(f"{words} at {best:g}".strip())
