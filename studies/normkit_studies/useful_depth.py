@@ -202,7 +202,7 @@ STUDY = Study(
     seeds=8,
     minutes=25,
     scale="SmolLM2-135M, 30 layers of 576 features, 8 windows of 512 tokens of prose and of code",
-    paper="in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are less effective than expected.",
+    paper="in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are less effective than expected",
     rules=(
         Rule(
             "pre",

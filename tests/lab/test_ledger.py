@@ -112,6 +112,8 @@ def test_each_row_of_the_ledger_says_what_a_reader_needs(rows):
 def test_a_verdict_that_nobody_expected_is_explained(rows):
     for row in rows.values():
         assert row["expected"] in VERDICTS
+        if row["correction"].startswith(("Not measured yet", "What was measured leaves it open")):
+            continue  # it is not decided
         assert row["verdict"] == row["expected"] or len(row["why"]) > 20, row["number"]
         assert row["verdict"] != row["expected"] or not row["why"], f"{row['number']}: nothing to explain"
 
@@ -134,9 +136,12 @@ def test_an_inconclusive_rule_leaves_a_claim_open():
         {row["number"]: row["verdict"] for row in ledger(results)} for results in (committed(), changed)
     )
     assert (before[61], after[61]) == ("true", "open")
+    row = next(row for row in ledger(changed) if row["number"] == 61)
+    assert row["correction"].startswith("What was measured leaves it open: ")
 
 
 def test_what_is_not_measured_yet_is_open():
     few = {name: result for name, result in committed().items() if name != "invariances"}
     row = next(row for row in ledger(few) if row["number"] == 61)
     assert (row["verdict"], row["measured"]) == ("open", "not measured yet")
+    assert row["correction"] == "Not measured yet: normkit study invariances does it."

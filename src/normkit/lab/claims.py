@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.lab.design import find_study, studies_package
+from normkit.lab.rules import INCONCLUSIVE
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,6 +18,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
+    from normkit.lab.rules import Ruling
     from normkit.lab.study_result import StudyResult
 
 __all__ = [
@@ -111,14 +113,27 @@ class Claim:
         """The verdict, and the measured number if there is one."""
         if not self.rule:
             return self.verdict, ""
-        name = self.rule.partition(".")[2]
-        result = results.get(self.study)
-        if result is None or name not in result.rulings:
+        ruling = self._ruling(results)
+        if ruling is None:
             return "open", "not measured yet"
-        ruling = result.rulings[name]
+        result = results[self.study]
         follows = {"supported": self.supported, "not supported": self.not_supported}
         part = "" if result.is_complete else f", {len(result.seeds)} of {result.study.seeds} seeds so far"
         return follows.get(ruling.verdict, "open"), ruling.said + part
+
+    def undecided(self, results: Mapping[str, StudyResult]) -> str:
+        """Why its rule decides nothing; empty where something does. Correction and reason are written for
+        what was measured, so that they say nothing without it."""
+        if not self.rule:
+            return ""
+        ruling, study = self._ruling(results), find_study(self.study)
+        if ruling is None:
+            return f"Not measured yet: normkit study {study.name}{' --long' * study.is_long} does it."
+        return f"What was measured leaves it open: {ruling.said}." * (ruling.verdict == INCONCLUSIVE)
+
+    def _ruling(self, results: Mapping[str, StudyResult]) -> Ruling | None:
+        result = results.get(self.study)
+        return result.rulings.get(self.rule.partition(".")[2]) if result else None
 
     def evidence(self, measured: str) -> str:
         """In one line: what decides, and what was measured."""
@@ -178,6 +193,7 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
     rows = []
     for claim in claims():
         verdict, measured = claim.decide(results)
+        undecided = claim.undecided(results)
         rows.append(
             {
                 "number": claim.number,
@@ -195,9 +211,9 @@ def ledger(results: Mapping[str, StudyResult] | None = None) -> list[dict[str, A
                 "study": claim.rule,
                 "test": claim.test,
                 "paper": claim.paper,
-                "correction": claim.correction,
+                "correction": undecided or claim.correction,
                 "expected": claim.expected,
-                "why": claim.why,
+                "why": "" if undecided else claim.why,
                 "mended": claim.mended,
             }
         )
