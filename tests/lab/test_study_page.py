@@ -4,6 +4,7 @@ import pytest
 from lab.test_page import CHROMIUM, FLAGS
 
 from normkit.lab.claims import changes, claims
+from normkit.lab.design import all_studies, find_study
 from normkit.lab.page.studies import write_studies
 from normkit.lab.study_result import committed
 
@@ -25,15 +26,20 @@ def page(tmp_path_factory):
         opened.on("pageerror", lambda error: opened.said.append(str(error)))
         opened.on("request", lambda request: opened.asked.append(request.url))
         opened.goto(path.as_uri())
-        plots = sum(len(result.study.plots) for result in committed().values())
+        plots = sum(len(study.plots) for study in shown_studies().values())
         opened.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {plots}")
         opened.address = path.as_uri()
         yield opened
         browser.close()
 
 
+def shown_results():
+    """Those with a complete seed."""
+    return {name: result for name, result in committed().items() if result.judged}
+
+
 def shown_studies():
-    return {name: result.study for name, result in committed().items()}
+    return {name: result.study for name, result in shown_results().items()}
 
 
 @needs_browser
@@ -45,10 +51,17 @@ def test_it_is_silent_and_offline(page):
 @needs_browser
 def test_the_overview_leads_to_every_study(page):
     links = page.locator("#overview a")
-    assert links.count() == len(committed())
-    for name in committed():
+    assert links.count() == len(shown_studies())
+    for name in shown_studies():
         assert page.locator(f"section.study#{name}").count() == 1
         assert page.locator(f"#overview a[href='#{name}']").count() == 1
+
+
+@needs_browser
+def test_what_is_not_measured_yet_is_named_with_its_command(page):
+    missing = [find_study(name) for name in all_studies() if name not in shown_studies()]
+    wanted = [f"{s.words['Title']} normkit study {s.name}{' --long' * s.is_long}" for s in missing]
+    assert page.locator("#waiting li").all_inner_texts() == wanted
 
 
 @needs_browser
@@ -129,11 +142,14 @@ def test_a_rule_is_drawn_on_the_right_side_of_its_bound():
 
 @needs_browser
 def test_a_study_answers_its_question_before_it_judges_a_hypothesis(page):
-    for name, result in committed().items():
+    for name, result in shown_results().items():
         section = page.locator(f"section.study#{name}")
         assert section.locator("p.answer").first.text_content() == result.answer
         text = section.text_content()
-        assert text.index(result.answer) < text.index("Refuted if")
+        assert text.index(result.answer) < text.index("The hypothesis:") < text.index("Refuted if")
+        assert not section.locator("h2 .mark").count(), (
+            "the title is a question, and no verdict stands beside it"
+        )
         assert result.about["hash"] in text
         for sitting in result.about["sittings"]:
             assert sitting["commit"] in text

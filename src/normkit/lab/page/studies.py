@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normkit.errors import user_error
 from normkit.lab.claims import KINDS, NOTES, VERDICTS, changes, ledger
-from normkit.lab.design import all_studies
+from normkit.lab.design import all_studies, find_study
 from normkit.lab.extras import needs
 from normkit.lab.page import fill, put
 from normkit.lab.page.books import stack_of_books
@@ -33,6 +35,14 @@ def write_studies(results: Mapping[str, StudyResult], path: Path) -> Path:
 def render_studies(results: Mapping[str, StudyResult]) -> str:
     """One page; the ledger is on it when all studies are."""
     markup = needs("markupsafe").Markup
+    started = results
+    results = {name: result for name, result in started.items() if result.judged}
+    if not results:
+        raise user_error(
+            "No study has a complete seed yet.",
+            expected="one at least",
+            fix="run it on; it goes on where it was.",
+        )
     figures = {
         f"{name} {k}": figure for name, result in results.items() for k, figure in enumerate(result.figures)
     }
@@ -55,6 +65,7 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
         "title": "normkit: the studies",
         "quick": first.quick,
         "studies": [_study(result) for result in results.values()],
+        "waiting": _waiting(results, all_studies() if whole else started),
         "rules": len(rules),
         "tested": len(tested),
         "by_chance": f"{by_chance(tested):.1f}",
@@ -102,6 +113,7 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "method": words["Method"],
         "refuted": words["Refuted if"],
         "answer": "" if result.quick else result.answer,
+        "short": "" if result.quick else _first_sentence(result.answer),
         "verdict": result.verdict,
         "scale": study.scale,
         "paper": study.paper,
@@ -121,6 +133,21 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "edges": [] if result.quick else result.edges,
         "seconds": f"{result.about['seconds']:.0f}",
     }
+
+
+def _waiting(results: Mapping[str, StudyResult], wanted: Iterable[str]) -> list[tuple[str, str]]:
+    """Title and command of the studies that are not measured yet."""
+    studies = [find_study(name) for name in wanted if name not in results]
+    return [(s.words["Title"], f"normkit study {s.name}{' --long' * s.is_long}") for s in studies]
+
+
+def _first_sentence(text: str) -> str:
+    """
+    Example:
+        >>> _first_sentence("It rises by 0.5 points (0.1 to 0.9). So do others.")
+        'It rises by 0.5 points (0.1 to 0.9).'
+    """
+    return re.split(r"(?<=[.:]) (?=[A-Z])", text, maxsplit=1)[0].rstrip(":")
 
 
 def _beside(result: StudyResult) -> str:
