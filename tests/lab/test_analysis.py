@@ -224,3 +224,15 @@ def test_arms_apart_by_more_than_the_interval_are_no_tie():
 @pytest.mark.parametrize("values", [[1.7e308] * 3, [1e308, -1e308, 1e308]])
 def test_losses_beyond_all_measure_count_as_diverged(values):
     assert str(interval(values)) == "diverged"
+
+
+def test_a_baseline_that_is_still_better_than_every_arm_is_said():
+    """Not one that must be beaten: three bytes, a linear forecast."""
+    made = rows("layer", [2.0, 2.01, 2.02]) + rows("rms", [2.5, 2.51, 2.52])
+    assert not any("What is simpler" in warning for warning in summarise(made, VARIED).warnings)
+    for _, outcome in made:
+        outcome.baselines = {"a constant": PLATEAU, "a linear forecast": 1.5}
+    summary = summarise(made, VARIED)
+    assert summary.state == "recommendation"
+    said = "What is simpler is still better: a linear forecast, 1.500; layer · pre, 2.010."
+    assert said in summary.warnings

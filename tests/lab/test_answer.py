@@ -107,6 +107,12 @@ def test_an_arm_at_the_baseline_that_is_as_good_forbids_a_recommendation():
     )
     assert (found.state, found.winner) == ("none", None)
     assert "rms · pre, which is not, is behind it by" in found.why
+    assert f"About {found.change['seeds']} seeds should" in found.why
+    assert found.open == ("layer · pre", "rms · pre")
+    same = answer(
+        rows("layer", [2.960, 2.970, 2.9795]), rows("rms", [2.984, 2.9675, 2.960], status="at baseline")
+    )
+    assert same.change == {"steps": 200}, "no number of seeds tells them apart"
 
 
 def test_an_arm_that_was_pruned_because_it_leaks_is_refused_with_the_reason():
@@ -158,6 +164,13 @@ def test_a_curve_that_has_just_begun_to_fall_is_not_called_flat():
     assert found.change == {"steps": 500}
 
 
+def test_a_curve_that_comes_down_to_the_worst_baseline_names_that_one():
+    made = with_curve(rows("layer", [3.31] * 3, status="at baseline"), 4.5, 4.0, 3.7, 3.5, 3.31)
+    for _, outcome in made:
+        outcome.baselines, outcome.floor = {"unigram": 3.3, "bigram": 2.6}, 2.6
+    assert "has come down to a table of bytes, 3.300, and still falls a little" in answer(made).why
+
+
 def test_all_diverged_asks_for_smaller_rates_and_keeps_those_that_are_done():
     made = rows("layer", [None] * 3, lr=0.1, status="diverged") + rows(
         "layer", [None] * 3, lr=0.01, status="diverged"
@@ -173,6 +186,11 @@ def test_a_wider_range_keeps_every_rate_that_is_done():
     assert rates[4:] == pytest.approx([0.0933, 0.29], rel=0.01)
     (warning,) = [w for w in summary.warnings if "largest that was tried" in w]
     assert warning.endswith(wider(summary.arms, "largest"))
+
+
+def test_two_rates_that_are_worlds_apart_are_widened_by_decades():
+    made = rows("layer", [2.5] * 3, lr=1e-6) + rows("layer", [2.4] * 3, lr=0.03)
+    assert wider(summarise(made, VARIED).arms, "largest") == "1e-06,0.03,0.3,3"
 
 
 def test_held_out_noise_is_part_of_the_interval():

@@ -127,6 +127,27 @@ def test_what_a_script_defines_goes_to_workers_and_is_known_by_its_source(tmp_pa
     assert "4 of them are done already" in changed, "only the norm that uses the factor is another"
 
 
+NAMED_LIKE_TORCH = """
+class MyNorm(nn.Module):
+    classes = ops = 3
+
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim * self.classes // self.ops))
+
+    def forward(self, x):
+        return x * self.weight
+"""
+
+
+def test_an_attribute_named_like_a_part_of_torch_goes_to_workers():
+    """cloudpickle takes ``self.classes`` for torch.classes, a module of a class of its own."""
+    name = own.name_of(in_main(NAMED_LIKE_TORCH, "MyNorm"), "norm")
+    packed = own.pack([name])
+    own.unpack(packed)
+    assert own.get(name)(2).weight.shape == (2,)
+
+
 def in_main(text, name):
     """As if it were typed into a notebook."""
     space = {"__name__": "__main__", "nn": nn, "nk": nk, "torch": torch}

@@ -26,6 +26,11 @@ def panel(path, columns=None, label=None, group=None):
     return read_panel(path, columns, label, group)
 
 
+def numbered_with_a_gap(table):
+    """As if rows had been left out before it was saved."""
+    return table.set_axis([*range(600), *range(650, 50 + len(table))])
+
+
 SAME = {
     "parquet": ({"name": "data.parquet"}, lambda t: t),
     "parquet, dates as index": ({"name": "data.parquet"}, lambda t: t.set_index("date")),
@@ -36,6 +41,8 @@ SAME = {
     "days first": ({}, lambda t: t[::-1].assign(date=t["date"].dt.strftime("%d/%m/%Y %H:%M"))),
     "seconds": ({}, lambda t: t.assign(date=t["date"].astype("int64"))),
     "row numbers": ({}, lambda t: t.reset_index()),
+    "parquet, index without a name": ({"name": "data.parquet"}, lambda t: numbered_with_a_gap(t)),
+    "row numbers without a name": ({}, lambda t: numbered_with_a_gap(t).reset_index(names="Unnamed: 0")),
     "a column of text": ({}, lambda t: t.assign(place="here")),
     "a constant": ({}, lambda t: t.assign(one=1.0)),
     "an empty column": ({}, lambda t: t.assign(none=float("nan"))),

@@ -1,6 +1,7 @@
 """``normkit train``: checkpoints that resume bit for bit; several processes that learn what one learns."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import normkit as nk
 from normkit.errors import NormkitError
 from normkit.lab import Run, train
 from normkit.lab.measuring import ENDINGS
+from normkit.lab.tasks import corpus
 from normkit.lab.training import Training
 
 OWN = "lab.own_task:Small"
@@ -158,6 +160,26 @@ def test_a_folder_of_data_that_cannot_be_read_says_so(tmp_path, monkeypatch):
     run = Run(task="text", options=(("data", str(tmp_path / "data")),), depth=1, width=16, steps=1)
     with pytest.raises(NormkitError, match=r"--data .*data cannot be read: Permission denied[\s\S]*fix:"):
         train(run, tmp_path / "out", progress=False)
+
+
+def test_a_folder_within_the_data_that_may_not_be_looked_into_says_so(monkeypatch, tmp_path):
+    closed = tmp_path / "data" / "closed"
+    closed.mkdir(parents=True)
+    (tmp_path / "data" / "open.txt").write_text("text")
+    stat, scandir = os.stat, os.scandir
+
+    def denying(real):
+        def denied(path=".", *args, **kwargs):
+            if str(path) == str(closed) if real is scandir else str(path).startswith(f"{closed}{os.sep}"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *args, **kwargs)
+
+        return denied
+
+    monkeypatch.setattr("os.stat", denying(stat))
+    monkeypatch.setattr("os.scandir", denying(scandir))
+    with pytest.raises(NormkitError, match=r"closed cannot be read: Permission denied[\s\S]*fix:"):
+        corpus.read(str(tmp_path / "data"))
 
 
 def test_a_file_is_no_folder_for_the_results(tmp_path):

@@ -12,6 +12,7 @@ from normkit.lab.arms import Arm
 __all__ = ["EDGES", "around", "changed", "last_step", "slope_of", "steps_to", "wider"]
 
 EDGES = ("largest", "smallest")  # of the learning rates that were tried
+DECADE = 10.0
 FURTHEST = 30  # times the steps so far; beyond, nobody should trust a line through two points
 
 
@@ -58,13 +59,15 @@ def around(rate: float) -> str:
 
 
 def wider(arms: Sequence[Arm], *sides: str) -> str:
-    """A range with all the rates that are done, and two more on each side named, as far apart as the last.
+    """A range with all the rates that are done, and two more on each side named, as far apart as the last:
+    at most ``DECADE``, as next to rates that are worlds apart a third would be in another.
 
     Args:
         sides: of ``EDGES``.
     """
     rates = sorted({rate for arm in arms for rate in arm.tried})
     steps = (rates[1] / rates[0], rates[-1] / rates[-2]) if len(rates) > 1 else (10**0.5, 10**0.5)
+    steps = (min(steps[0], DECADE), min(steps[1], DECADE))
     above = [rates[-1] * steps[1] ** k for k in (1, 2)] if "largest" in sides else []
     below = [rates[0] / steps[0] ** k for k in (2, 1)] if "smallest" in sides else []
     known = [*(float(f"{rate:.3g}") for rate in below), *rates, *(float(f"{rate:.3g}") for rate in above)]

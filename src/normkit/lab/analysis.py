@@ -173,6 +173,11 @@ def _warn(
     failures = sum(o.status == "failed" for _, o in results)
     if failures:
         said.append(f"{failures} runs failed and are left out; their tracebacks are below.")
+    for best in {arm.problem: arm for arm in reversed(arms) if arm.can_win}.values():
+        name, loss = min(best.baselines.items(), key=lambda pair: pair[1], default=("", math.inf))
+        if loss < best.best.loss.mean:
+            ours = f"{best.label}, {best.best.loss.mean:.3f}"
+            said.append(f"What is simpler is still better: {name}, {loss:.3f}; {ours}.")
     sides = {side: [a.label for a in arms if a.at_edge == side and a.label in leading] for side in EDGES}
     if any(sides.values()):
         where = ", and ".join(f"that of {', '.join(at)} is the {side}" for side, at in sides.items() if at)

@@ -52,10 +52,9 @@ def answer(arms: Sequence[Arm], unit: str = "loss") -> Answer:
     best, rivals = _first(able)
     behind = {arm.label: difference(best, arm) for arm in rivals}
     barred = _barred(arms) + _dropped(arms)
-    doubt = _doubt(best, arms)
+    doubt, change, near = _doubt(best, arms)
     if doubt:
-        change = {"steps": steps_to(best, best.floor or 0.0) or 2 * last_step(best)}
-        return Answer("none", f"No answer yet: {doubt}{barred}", change=change, behind=behind)
+        return Answer("none", f"No answer yet: {doubt}{barred}", change=change, behind=behind, open=near)
     if best.best.loss.half is None and not rivals:
         why = f"No answer yet: {best.label} has {_loss(best, unit)}.{barred}"
         return Answer("none", why, change={"seeds": 3}, behind=behind, open=(best.label,))
@@ -110,25 +109,37 @@ def _first(able: list[Arm]) -> tuple[Arm, list[Arm]]:
     return best, sorted(others, key=lambda arm: difference(best, arm).mean)
 
 
-def _doubt(best: Arm, arms: Sequence[Arm]) -> str:
-    """Has even the best surely learnt more than a baseline, and surely more than those that have not?"""
+def _doubt(best: Arm, arms: Sequence[Arm]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Has even the best surely learnt more than a baseline, and surely more than those that have not? If not:
+    why, what would tell, and the arms of which more seeds would."""
     below, name = best.best.below, _named(_floor_name(best))
+    longer = {"steps": steps_to(best, best.floor or 0.0) or 2 * last_step(best)}
     if below is not None and below.half is not None and below.includes_zero:
-        return f"{best.label} is below {name} by {below}, which the seeds do not support: it may be at it."
-    for arm in arms:
-        gap = difference(best, arm) if arm.ending == "at baseline" else None
-        if gap is not None and gap.includes_zero:
-            return (
-                f"{best.label} is below {name}, but {arm.label}, which is not, is behind it by {gap}: the "
-                "seeds do not tell them apart."
-            )
-    return ""
+        why = f"{best.label} is below {name} by {below}, which the seeds do not support: it may be at it."
+        return why, longer, ()
+    gaps = {arm.label: difference(best, arm) for arm in arms if arm.ending == "at baseline"}
+    gaps = {label: gap for label, gap in gaps.items() if gap.includes_zero}
+    if not gaps:
+        return "", {}, ()
+    label, gap = next(iter(gaps.items()))
+    why = (
+        f"{best.label} is below {name}, but {label}, which is not, is behind it by {gap}: the seeds do not "
+        "tell them apart."
+    )
+    needed = [gap.seeds_for(abs(gap.mean), MOST_SEEDS) for gap in gaps.values()]
+    known = [seeds for seeds in needed if seeds is not None]
+    if len(known) < len(needed):  # as good as equal: one of them must learn more
+        return why, {"steps": max(longer["steps"], 2 * last_step(best))}, ()
+    return f"{why} About {max(known)} seeds should.", {"seeds": max(known)}, (best.label, *gaps)
 
 
 def _floor_name(arm: Arm) -> str:
     """Of the best baseline that must be beaten."""
-    floor = arm.floor if arm.floor is not None else math.inf
-    return min(arm.baselines, key=lambda n: abs(arm.baselines[n] - floor), default="the baseline")
+    return _baseline_at(arm, arm.floor if arm.floor is not None else math.inf)
+
+
+def _baseline_at(arm: Arm, loss: float) -> str:
+    return min(arm.baselines, key=lambda n: abs(arm.baselines[n] - loss), default="the baseline")
 
 
 def _undecided(
@@ -181,8 +192,11 @@ def _nothing(arms: Sequence[Arm], unit: str) -> Answer:
             f"{best.label}, ends at {end}. The order says who starts fastest, and no more."
         )
     if steps is not None and nothing and best.best.loss.mean < 1.05 * abs(best.plateau or 0.0):
-        text += " Its curve has come down to that, and still falls a little: three times the steps would show"
-        return Answer("none", f"{text} whether it goes below.{barred}", change={"steps": 3 * last_step(best)})
+        worst = best.plateau or 0.0  # the bytes, where the bar is their pairs
+        there = "that" if worst == best.floor else f"{_named(_baseline_at(best, worst))}, {worst:.3f}"
+        text += f" Its curve has come down to {there}, and still falls a little: three times the steps"
+        text += f" would show whether it goes below.{barred}"
+        return Answer("none", text, change={"steps": 3 * last_step(best)})
     if steps is not None:
         text += f" Its curve should be below after about {steps:,} steps."
         return Answer("none", text + barred, change={"steps": steps})

@@ -9,7 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
+import io
+import sys
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -94,8 +98,9 @@ def pack(names: Iterable[str]) -> bytes:
     wanted = {name: (_objects[name], _identities[name]) for name in names if is_object(name)}
     if not wanted:
         return b""
+    file = io.BytesIO()
     try:
-        packed: bytes = needs("cloudpickle").dumps(wanted)
+        _pickler(file).dump(wanted)
     except Exception as error:  # whatever the object's own code raises
         names = ", ".join(map(short_name, wanted))
         raise user_error(
@@ -103,7 +108,22 @@ def pack(names: Iterable[str]) -> bytes:
             expected="objects that can be pickled",
             fix="workers=0 trains in this process.",
         ) from error
-    return packed
+    return file.getvalue()
+
+
+def _pickler(file: io.BytesIO) -> Any:
+    """cloudpickle's, which takes ``self.classes`` for ``torch.classes`` and cannot write that: a module of a
+    class of its own. By its name it can."""
+
+    class Pickler(needs("cloudpickle").Pickler):  # type: ignore[misc]
+        def reducer_override(self, thing: Any) -> Any:
+            if isinstance(thing, ModuleType) and type(thing) is not ModuleType:
+                name = thing.__name__
+                if sys.modules.get(name) is thing:
+                    return importlib.import_module, (name,)
+            return super().reducer_override(thing)
+
+    return Pickler(file)
 
 
 def unpack(packed: bytes) -> None:

@@ -203,10 +203,13 @@ def _within(root: Path) -> list[Path]:
             fix="make it readable, or name what is, for example with a glob: --data 'folder/*.txt'",
         ) from error
 
+    def holds_results(folder: str) -> bool:
+        return os.path.exists(os.path.join(folder, RESULTS))  # a Path would raise for what may not be read
+
     found = []
     for folder, folders, names in os.walk(root, onerror=refuse):
-        hidden = [f for f in folders if f.startswith(".") or (Path(folder) / f / RESULTS).exists()]
+        hidden = [f for f in folders if f.startswith(".") or holds_results(os.path.join(folder, f))]
         folders[:] = sorted(set(folders) - set(hidden))
-        if not (Path(folder) / RESULTS).exists():
+        if not holds_results(folder):
             found += [Path(folder) / name for name in names if not name.startswith(".")]
-    return sorted(p for p in found if not p.exists() or p.is_file())
+    return sorted(p for p in found if not os.path.exists(p) or os.path.isfile(p))

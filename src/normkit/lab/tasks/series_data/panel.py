@@ -30,6 +30,7 @@ __all__ = ["Panel", "read_panel"]
 
 MAX_CLASSES = 100
 FEW = 6  # names that are listed
+UNNAMED = ("index", "level_0", "Unnamed: 0")  # what pandas calls an index that had no name
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,9 @@ def _is_counter(column: Any) -> bool:
     """Row numbers, in order or not."""
     if column.dtype.kind not in "iu" or len(column) < 3:
         return False
-    whole = column.is_unique and column.max() - column.min() == len(column) - 1
-    return counts_up(column, [0] * len(column)) or bool(whole and column.min() in (0, 1))
+    unnamed = column.name in UNNAMED and column.min() >= 0  # of rows that were chosen from a longer table
+    whole = unnamed or (column.max() - column.min() == len(column) - 1 and column.min() in (0, 1))
+    return counts_up(column, [0] * len(column)) or bool(whole and column.is_unique)
 
 
 def _one_series(
