@@ -160,6 +160,32 @@ def test_no_window_goes_from_one_series_to_another(written):
     assert len(levels.unique()) == 3
 
 
+def test_no_window_crosses_a_gap_in_time(written):
+    table = frame()
+    table.loc[300:, "date"] += pd.Timedelta(200, "h")
+    task = find("series", {"data": written(table), **SMALL})
+    assert task.panel.source.endswith("1 gap in time, which no window crosses")
+    starts = torch.cat([task._starts(task.parts, part) for part in range(3)])
+    last = starts + task.span - 1
+    assert len(starts) > 700
+    assert not ((starts < 300) & (last >= 300)).any()
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pd.bdate_range("2015-01-01", periods=ROWS),
+        pd.date_range("1950-01-01", periods=ROWS, freq="MS"),
+        pd.date_range("2021-03-01", periods=ROWS + 9, freq="h").delete(range(200, 218, 2)),
+    ],
+    ids=["trading days", "months", "single hours missing"],
+)
+def test_times_that_are_irregular_by_nature_and_small_holes_are_no_gaps(dates, written):
+    found = read_panel(written(frame().assign(date=dates)), None, None, None)
+    assert "gap" not in found.source
+    assert found.stretches.unique().tolist() == [0]
+
+
 def test_a_series_of_which_nothing_is_left_is_not_counted(written):
     table = pd.concat([frame(300).assign(store=k) for k in "abc"])
     table.loc[table["store"] == "b", "x"] = float("nan")

@@ -154,7 +154,7 @@ class SeriesTask(Task):
         panel, kinds = self.panel, (windows.TRAINING, windows.VALIDATION, windows.HELD_OUT)
         if all(len(self._starts(parts, kind)) >= FEWEST for kind in kinds):
             return
-        most = min(windows.longest(panel.series, parts, kind) for kind in kinds) - FEWEST + 1
+        most = min(windows.longest(panel.stretches, parts, kind) for kind in kinds) - FEWEST + 1
         possible = most - self.span + self.length
         raise user_error(
             f"Too few rows for windows of {self.span}: {panel.source}.",
@@ -163,7 +163,7 @@ class SeriesTask(Task):
         )
 
     def _starts(self, parts: Tensor, part: int) -> Tensor:
-        starts = windows.window_starts(self.panel.series, parts, part, self.span)
+        starts = windows.window_starts(self.panel.stretches, parts, part, self.span)
         labels = self.panel.labels
         if labels is None or self.goal == "forecast":
             return starts

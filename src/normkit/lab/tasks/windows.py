@@ -17,6 +17,7 @@ __all__ = [
     "TRAINING",
     "UNUSED",
     "VALIDATION",
+    "cut_at_gaps",
     "longest",
     "origin",
     "parts_by_pieces",
@@ -30,6 +31,26 @@ EARLIEST = 0.85  # of the rows: where the data of a seed may end; a fifth of all
 ENOUGH = 10  # series, to keep whole ones apart
 BLOCKS = 30  # into which too few series are cut
 SHORTEST = 3  # lengths of a window, of such a block
+GAP = 5  # usual steps; a hole of fewer rows is bridged
+USUAL, NEAR = 0.95, 0.15  # of the steps, so that times are regular at all; months differ by a tenth
+
+
+def cut_at_gaps(series: Tensor, time: Tensor) -> Tensor:
+    """Numbers the stretches of rows of one series without a gap in time.
+
+    There are none where steps are irregular by nature, as from one trading day to the next.
+
+    Example:
+        >>> hours = torch.cat([torch.arange(30.0), torch.arange(200.0, 230.0)])
+        >>> cut_at_gaps(torch.zeros(60, dtype=torch.long), hours).bincount()
+        tensor([30, 30])
+    """
+    begins, step = series.diff() != 0, time.diff().double()
+    own = step[~begins]
+    usual = own.median() if len(own) else own.sum()
+    if usual > 0 and ((own - usual).abs() <= NEAR * usual).double().mean() >= USUAL:
+        begins = begins | (step > GAP * usual)
+    return torch.cat([torch.zeros(1, dtype=torch.long), begins.long().cumsum(0)])
 
 
 def origin(seed: int) -> float:

@@ -25,6 +25,7 @@ from normkit.lab.tasks.series_data.numerals import is_text, read_numbers
 from normkit.lab.tasks.series_data.numeric_times import counts_up
 from normkit.lab.tasks.series_data.tables import read_frame
 from normkit.lab.tasks.series_data.times import Times, find_times
+from normkit.lab.tasks.windows import cut_at_gaps
 
 __all__ = ["Panel", "read_panel"]
 
@@ -46,6 +47,11 @@ class Panel:
     time: Tensor
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def stretches(self) -> Tensor:
+        """Numbers the series, anew after each gap in time: no window crosses one."""
+        return cut_at_gaps(self.series, self.time)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -97,6 +103,9 @@ def _read(where: str, _: tuple[int, int], columns: str | None, label: str | None
     labels, classes = (None, ()) if label is None else _classes(frame[label][kept], label, notes)
     kept = torch.from_numpy(kept.to_numpy().copy())
     left, numbers = numbers[kept].unique(return_inverse=True)
+    gaps = int(cut_at_gaps(numbers, time[kept])[-1]) + 1 - len(left)
+    if gaps:
+        notes.done.append(f"{gaps} gap{'s' * (gaps > 1)} in time, which no window crosses")
     about = notes.words(short, values, found.columns, len(left), group)
     return Panel(about, tuple(found.columns), torch.from_numpy(values), numbers, time[kept], labels, classes)
 
