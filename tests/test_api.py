@@ -47,7 +47,7 @@ SIGNATURES = {  # names of the arguments; * marks those that are passed by name 
     "SyncBatchNorm": BATCH.replace("device", "process_group device"),
     "lab.compare": "task *data *norm *placement *lr *seeds *depth *width *batch_size *warmup *steps "
     "*schedule *budget *device *out *engine *address *workers *limit *prune *progress **fields",
-    "lab.study": "names *seeds *quick *out *engine *address *workers *progress",
+    "lab.study": "names *seeds *quick *out *save *engine *address *workers *progress",
     "lab.ledger": "results",
     "lab.train": "run out *resume *bf16 *compile *shard *every *progress",
     "lab.Run": "task options norm placement lr depth width batch_size warmup steps schedule seed until "

@@ -6,6 +6,7 @@ import pytest
 
 from normkit.lab.analysis import Interval, interval, row, summarise
 from normkit.lab.measuring import Outcome
+from normkit.lab.overview import overview
 from normkit.lab.run import Run
 
 PLATEAU = 3.0
@@ -193,6 +194,9 @@ def test_different_problems_are_not_compared():
 def test_an_arm_that_only_failed_is_named():
     summary = summarise(rows("layer", [2.0] * 3) + rows("rms", [None] * 3, status="failed"), VARIED)
     assert any("All runs of rms · pre failed" in w for w in summary.warnings)
+    titles, *shown = overview(summary)
+    assert shown[1] == ["rms · pre", *[""] * (len(titles) - 2), "failed"]
+    assert titles[-1] == "ended"
 
 
 def test_a_metric_does_not_replace_a_column():

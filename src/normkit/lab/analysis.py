@@ -21,12 +21,14 @@ __all__ = ["Arm", "Interval", "Point", "Summary", "interval", "row", "summarise"
 
 @dataclass(frozen=True)
 class Summary:
-    """Arms from the best to the worst, those that cannot win last; one answer a problem."""
+    """Arms from the best to the worst, those that cannot win last; one answer a problem. ``failed`` are the
+    labels of those of which no run has ended."""
 
     arms: tuple[Arm, ...]
     answers: tuple[Answer, ...]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = field(default=())
+    failed: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -141,7 +143,8 @@ def summarise(
         members.sort(key=lambda arm: _place(arm, found))
     ranked = [_sensitive(arm, members[0], halved) for members in problems.values() for arm in members]
     lost = sorted(set(labels.values()) - set(groups))
-    return Summary(tuple(ranked), answers, tuple(fields), tuple(_warn(ranked, results, lost, answers)))
+    warnings = _warn(ranked, results, lost, answers)
+    return Summary(tuple(ranked), answers, tuple(fields), tuple(warnings), tuple(lost))
 
 
 _ORDER = ("ok", "at baseline", "diverged", "leaks", "stopped")

@@ -172,6 +172,7 @@ class Comparison:
         return needs("pandas").DataFrame(
             [
                 {
+                    "arm": arm.label,
                     **arm.values,
                     "best_lr": arm.best.lr,
                     "ending": arm.ending,
@@ -188,6 +189,7 @@ class Comparison:
                 }
                 for arm in self.summary.arms
             ]
+            + [{"arm": label, "ending": "failed"} for label in self.summary.failed]
         )
 
     @cached_property

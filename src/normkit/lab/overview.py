@@ -25,7 +25,8 @@ def overview(summary: Summary) -> list[list[str]]:
         [f"baseline: {name}", f"{loss:.3f}", *[""] * (len(titles) - 2)]
         for name, loss in summary.baselines.items()
     ]
-    return [titles, *([row[title] for title in titles] for row in rows), *baselines]
+    failed = [[label, *[""] * (len(titles) - 2), "failed"] for label in summary.failed]
+    return [titles, *([row[title] for title in titles] for row in rows), *failed, *baselines]
 
 
 def _row(arm: Arm, summary: Summary) -> dict[str, str]:

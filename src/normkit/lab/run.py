@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from normkit import checks, kernels
 from normkit._version import __version__
@@ -18,7 +19,7 @@ from normkit.errors import user_error
 from normkit.lab import own
 from normkit.lab.devices import check_name
 from normkit.lab.task import Task, find, imported, loaded_defaults, source_of
-from normkit.placement.norm_factory import NORMS, NormFactory
+from normkit.placement.norm_factory import NORMS, NormFactory, make_norm
 from normkit.placement.table import PLACEMENTS, PlacementLike
 from normkit.transformer.description import short
 
@@ -98,6 +99,15 @@ class Run:
     def norm_factory(self) -> NormFactory:
         factory: NormFactory = _part(self.norm, "norm")
         return factory
+
+    def make_norm(self, dim: int) -> nn.Module:
+        """A new norm of ``dim`` features, for a model that is not made of normkit's blocks.
+
+        Example:
+            >>> Run(norm="rms").make_norm(8)
+            RMSNorm((8,), eps=1e-06, elementwise_affine=True)
+        """
+        return make_norm(self.norm_factory, dim)
 
     @property
     def placement_rule(self) -> PlacementLike:

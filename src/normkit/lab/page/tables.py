@@ -50,12 +50,14 @@ def arms_table(summary: Summary) -> dict[str, Any]:
         ]
         for arm in summary.arms
     ]
+    empty = _number(None, missing="")
+    rows += [[_cell(label), *[empty] * (len(titles) - 2), _cell("failed")] for label in summary.failed]
     for name, loss in summary.baselines.items():
         rows.append(
             [
                 _cell(f"baseline: {name}"),
                 _number(loss, ".3f"),
-                *[_number(None, missing="")] * (len(titles) - 2),
+                *[empty] * (len(titles) - 2),
             ]
         )
     return _table(titles, rows, leave_out=OF_RATES if one_rate(summary.arms) else ())
