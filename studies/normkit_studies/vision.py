@@ -129,7 +129,7 @@ def _cells(images: int, norms: Mapping[str, Any], depths: Mapping[str, Any]) -> 
 
 
 STUDY = Study(
-    claims=(24, 36, 40, 41),
+    claims=(24, 40, 41),
     cells=_cells(
         480,
         {"width": [16], "epochs": [40], "lr": [0.03, 0.1, 0.3]},
