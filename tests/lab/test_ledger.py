@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,18 @@ def test_the_kind_of_the_evidence_is_that_of_what_decides(claim):
     assert not claim.tautology or claim.kind == "proved", "what is true by definition needs no measurement"
     assert claim.kind != "cited" or claim.scale
     assert claim.kind != "measured" or (claim.at and claim.literature)
+
+
+def test_rules_that_a_correction_names_exist():
+    studies = {name: {rule.name for rule in find_study(name).rules} for name in NAMES}
+    rules = set().union(*studies.values())
+    word = r"[a-z]+(?:-[a-z]+)*"
+    for claim in CLAIMS:
+        for text in (claim.correction, claim.why, claim.literature):
+            for named in re.findall(rf"\brules? ({word}(?:(?:, | and ){word})*)(?=[);:,]|\.(?!\w))", text):
+                assert set(re.split(r", | and ", named)) <= rules, (claim.number, named)
+            for study, rule in re.findall(rf"({word})\.({word})", text):
+                assert study not in studies or rule in studies[study], (claim.number, study, rule)
 
 
 @pytest.fixture(scope="module")
