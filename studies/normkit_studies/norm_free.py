@@ -103,7 +103,7 @@ STUDY = Study(
             below=0.05,
             unit="nats",
             yes="A small language model with DyT in place of LayerNorm, by the recipe of its paper, reaches "
-            "the loss of Pre-LN to 0.05 nats (difference: {effect}).",
+            "the loss of Pre-LN to 0.05 nats; the difference is {effect}.",
             no="A small language model with DyT in place of LayerNorm, by the recipe of its paper, does not "
             "reach the loss of Pre-LN: it is {effect} behind.",
         ),
@@ -132,7 +132,8 @@ STUDY = Study(
             lambda r: _behind(r, REZERO),
             below=0.05,
             unit="nats",
-            yes="ReZero, without any norm, reaches the loss of Pre-LN to 0.05 nats (difference: {effect}).",
+            yes="ReZero, without any norm, reaches the loss of Pre-LN to 0.05 nats; the difference is "
+            "{effect}.",
             no="ReZero, without any norm, does not reach the loss of Pre-LN: it is {effect} behind.",
         ),
         Rule(
@@ -161,7 +162,7 @@ STUDY = Study(
             below=0.05,
             unit="nats",
             aside=True,
-            yes="They are no more than 0.05 nats behind Pre-LN (difference: {effect}).",
+            yes="They are no more than 0.05 nats behind Pre-LN; the difference is {effect}.",
             no="They are {effect} behind Pre-LN.",
         ),
     ),
