@@ -158,25 +158,31 @@ def recipe(data: Mapping[str, Any]) -> list[str]:
 
 def measured(rules: Iterable[str], results: Results) -> dict[str, str]:
     """What some rules say, study by study; of those without rows, how to get them."""
-    found, missing = [], []
+    found, missing, open_ = [], [], []
     for name, group in groupby(rules, key=lambda rule: rule.partition(".")[0]):
         study = all_studies()[name]
         if name not in results:
             missing.append(f"`{command(name)}`")
             continue
-        said = [rule_says(results[name].rulings[rule.partition(".")[2]]) for rule in group]
-        if any(said):
-            found.append(f"{link(study.words['Title'])} {' '.join(filter(None, said))}")
+        rulings = [results[name].rulings[rule.partition(".")[2]] for rule in group]
+        said = [ruling.finding for ruling in rulings if ruling.finding]
+        if said:
+            found.append(f"{link(study.words['Title'])} {' '.join(said)}")
+        open_ += [undecided_in_short(ruling) for ruling in rulings if is_open(ruling)]
     answer = {"Measured here": " ".join(found)} if found else {}
+    if open_:
+        answer["Undecided here"] = " ".join(open_)
     if missing:
         answer["Being measured"] = f"run {', '.join(dict.fromkeys(missing))}."
     return answer or {"Measured here": "nothing that decides it."}
 
 
-def rule_says(ruling: Ruling) -> str:
-    if ruling.verdict == INCONCLUSIVE and (ruling.rule.yes or ruling.rule.no):
-        return f"Undecided: “{ruling.rule.says}”, {ruling.effect.say(ruling.rule.unit, digits=2)}."
-    return ruling.finding
+def is_open(ruling: Ruling) -> bool:
+    return ruling.verdict == INCONCLUSIVE and bool(ruling.rule.yes or ruling.rule.no)
+
+
+def undecided_in_short(ruling: Ruling) -> str:
+    return f"“{ruling.rule.says}”: {ruling.effect.say(ruling.rule.unit, digits=2)}."
 
 
 def findings(results: Results) -> list[str]:
@@ -206,10 +212,9 @@ def undecided(results: Results) -> list[str]:
     lines = []
     for name, result in results.items():
         for ruling in result.rulings.values():
-            rule = ruling.rule
-            if ruling.verdict == INCONCLUSIVE and (rule.yes or rule.no or not rule.aside):
-                said = ruling.effect.say(rule.unit, digits=2)
-                lines.append(f"- “{rule.says}”: {said}. [{name}.{rule.name}]({ROWS}/{name}.json)")
+            if is_open(ruling) or (ruling.verdict == INCONCLUSIVE and not ruling.rule.aside):
+                said = undecided_in_short(ruling)
+                lines.append(f"- {said} [{name}.{ruling.rule.name}]({ROWS}/{name}.json)")
     return ["\n".join(lines) or "Nothing of what was measured."]
 
 

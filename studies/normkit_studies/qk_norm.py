@@ -128,7 +128,7 @@ STUDY = Study(
     quick_runs=trained(**COMMON, qk_norm=[False, True], lr=[3e-3, 3e-2], schedule="cosine", **SMALL),
     scale="6 layers of 64 features (0.3 million weights), 400 steps, 0.7 bytes a parameter, Python source",
     paper="Wortsman et al. 2023: at high learning rates attention logits grow until training diverges; with "
-    "QK-norm models train at rates from 3e-4 to 0.3",
+    "QK-norm models of up to 1.2 B train at rates from 3e-4 to 0.3",
     rules=(
         Rule(
             "logit",

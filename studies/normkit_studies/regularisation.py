@@ -119,8 +119,6 @@ STUDY = Study(
             above=0,
             unit="points",
             aside=True,
-            yes="LayerNorm does narrow it.",
-            no="LayerNorm does not narrow it.",
         ),
         Rule(
             "same",

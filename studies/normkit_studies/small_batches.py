@@ -270,7 +270,8 @@ STUDY = Study(
     seeds=5,
     minutes=130,
     scale="residual conv net of 7 convolutions, last stage 7 x 7, 2,496 MNIST images, 20 epochs",
-    paper="ResNet-50 on ImageNet, 32 images a GPU to 2: BatchNorm 23.6 to 34.7 %, GroupNorm 24.1 to 24.1 %",
+    paper="Wu & He 2018, ResNet-50 on ImageNet, 32 images a GPU to 2: BatchNorm 23.6 to 34.7 %, "
+    "GroupNorm 24.1 to 24.1 %",
     rules=(
         Rule(
             "batch",

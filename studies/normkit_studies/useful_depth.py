@@ -202,7 +202,8 @@ STUDY = Study(
     seeds=8,
     minutes=25,
     scale="SmolLM2-135M, 30 layers of 576 features, 8 windows of 512 tokens of prose and of code",
-    paper="in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are less effective than expected",
+    paper="Sun et al. 2025: in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are "
+    "less effective than expected",
     rules=(
         Rule(
             "pre",
@@ -212,8 +213,8 @@ STUDY = Study(
             unit="of what an early one costs",
             yes="In a trained Pre-LN model of 30 layers a layer of the late middle is worth less than half "
             "of an early one: leaving it out costs {effect}.",
-            no="In a trained Pre-LN model of 30 layers the layers of the late middle are not worth less than "
-            "half of the early ones: leaving one out costs {effect}.",
+            no="In a trained Pre-LN model of 30 layers those of the late middle are not idle: leaving one "
+            "out costs {effect}.",
         ),
         Rule(
             "code",

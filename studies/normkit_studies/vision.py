@@ -160,8 +160,8 @@ STUDY = Study(
             lambda r: _norm(r, "layer") - _norm(r, WHOLE),
             below=1,
             unit="points",
-            yes="LayerNorm over the channels of each pixel costs less than a point against one over the "
-            "whole image: {effect}.",
+            yes="LayerNorm over the channels of each pixel is as good as over the whole image, to a point; "
+            "the error differs by {effect}.",
             no="LayerNorm over the channels of each pixel costs more than a point against one over the whole "
             "image: {effect}.",
         ),
@@ -172,7 +172,7 @@ STUDY = Study(
             below=1,
             unit="points",
             aside=True,
-            yes="Against no norm at all it does no harm, to a point: its error differs by {effect}.",
+            yes="Against no norm at all it does no harm: its error is lower, by {less}.",
             no="Against no norm at all it costs {effect}.",
         ),
         Rule(

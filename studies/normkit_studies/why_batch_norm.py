@@ -216,8 +216,9 @@ STUDY = Study(
     seeds=5,
     minutes=20,
     scale="conv net of 7 convolutions without shortcuts, 2,496 MNIST images, 20 epochs",
-    paper="VGG on CIFAR-10: BatchNorm with noise behind it trains almost as well as BatchNorm, both much "
-    "better than no norm, though with noise distributions are less stable than without a norm",
+    paper="Santurkar et al. 2018, VGG on CIFAR-10: BatchNorm with noise behind it trains almost as well as "
+    "BatchNorm, both much better than no norm, though with noise distributions are less stable than "
+    "without a norm",
     rules=(
         Rule(
             "shift",

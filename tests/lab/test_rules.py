@@ -89,7 +89,7 @@ def test_a_difference_that_is_there_is_not_called_none():
     assert verdict(rule, 2.0, 2.1, 1.9, 2.0) == "not supported"
     assert verdict(rule, 1.0, 1.1, 0.9, 1.0) == "inconclusive"
     said = replace(rule, effect=value).judge(made_up(0.1, 0.2, 0.3)).said
-    assert said == "0.2 (-0.0484 to 0.448); 90 %: 0.0314 to 0.369"
+    assert said == "0.200 (-0.0484 to 0.448); 90 %: 0.0314 to 0.369"
 
 
 def test_a_count_is_judged_by_its_own_interval():
@@ -172,7 +172,7 @@ def test_numbers_are_said_with_the_digits_that_were_asked_for():
         "0",
         "-45.7",
     ]
-    assert Effect(0.1234, 0.1, 0.15).say("nats", 2) == "0.12 nats (0.1 to 0.15)"
+    assert Effect(0.1234, 0.1, 0.15).say("nats", 2) == "0.12 nats (0.10 to 0.15)"
     assert Effect(1.0, 1.0, 1.0).say() == "1 (every seed)"
 
 

@@ -213,8 +213,10 @@ class Effect:
         text = f"{number(self.mean, digits)} {unit}".strip()
         if self.low is None or self.high is None:
             return text
-        low, high = number(self.low, digits), number(self.high, digits)
-        return f"{text} (every seed)" if self.low == self.high else f"{text} ({low} to {high})"
+        if self.low == self.high:
+            return f"{text} (every seed)"
+        mean, low, high = (number(value, digits) for value in (self.mean, self.low, self.high))
+        return text if mean == low == high else f"{text} ({low} to {high})"
 
     def turned(self) -> Effect:
         """With the other sign."""
@@ -279,16 +281,21 @@ def estimate(
 
 
 def number(value: float, digits: int = 3) -> str:
-    """
+    """With so many significant digits; an integer as it is.
+
     Example:
         >>> number(0.12345), number(1234567.0), number(0.00012345)
         ('0.123', '1,200,000', '1.2e-04')
+        >>> number(0.998, digits=2), number(18.0)
+        ('1.0', '18')
     """
     if 1e4 <= abs(value) < 1e9:
         return f"{float(f'{value:.2g}'):,.0f}"
     if value == 0 or 1e-3 <= abs(value) < 1e4:
         rounded = float(f"{value:.{digits}g}")
-        return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{rounded:.{digits}g}"
+        if float(value).is_integer() or abs(rounded) >= 10 ** (digits - 1):
+            return f"{rounded:,.0f}"
+        return f"{rounded:#.{digits}g}"
     return f"{value:.1e}"
 
 
@@ -301,7 +308,7 @@ def by_chance(rules: Sequence[Rule]) -> float:
         >>> by_chance([rule] * 40)
         1.0
     """
-    return sum(0.05 if rule.is_equivalence else 0.025 for rule in rules)
+    return math.fsum(0.05 if rule.is_equivalence else 0.025 for rule in rules)
 
 
 def slope(x: Sequence[float], y: Sequence[float], *, log: bool = False) -> float:
