@@ -5,15 +5,20 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from normkit.errors import user_error
+
 __all__ = ["changed", "head", "last_change"]
+
+_CODE = (":(top)*.py", ":(top)*.cpp", ":(top)*.h")  # not pages, nor the rows that a run itself writes
 
 
 def head(folder: Path) -> str | None:
-    """The commit that is checked out, with a mark if files differ from it; None outside of a repository."""
+    """The commit that is checked out, with a mark if code differs from it; None outside of a repository."""
     found = _git(folder, "rev-parse", "--short=12", "HEAD")
     if found is None:
         return None
-    return found + (" with changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
+    return found + (" with changes" if changed else "")
 
 
 def last_change(file: Path) -> str | None:
@@ -23,8 +28,14 @@ def last_change(file: Path) -> str | None:
 
 def changed(file: Path) -> bool:
     """Is the file in a repository, and other than it was committed?"""
-    inside = _git(file.parent, "rev-parse", "--is-inside-work-tree") == "true"
-    return inside and bool(_git(file.parent, "status", "--porcelain", "--", file.name))
+    found = _git(file.parent, "status", "--porcelain", "--", file.name)
+    if found is None and any((folder / ".git").exists() for folder in file.parents):
+        raise user_error(
+            f"git does not say whether {file} is as it was committed.",
+            expected=f"git on the PATH, and an answer to git -C {file.parent} status",
+            fix="see what that says, mend it, and start again.",
+        )
+    return bool(found)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

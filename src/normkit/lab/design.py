@@ -36,6 +36,7 @@ __all__ = [
     "find_study",
     "grid",
     "slope",
+    "source_files",
     "studies_package",
     "trained",
 ]
@@ -289,9 +290,14 @@ def _module(study: str) -> str:
 @cache
 def _source(module: str) -> str:
     """Of a study, and of what it takes from others."""
+    return "".join((pkgutil.get_data(PACKAGE, file) or b"").decode() for file in source_files(module))
+
+
+def source_files(module: str) -> list[str]:
+    """Of a study, and of the studies that it takes something from: their names."""
     names = {getattr(item, "__module__", None) for item in vars(importlib.import_module(module)).values()}
-    files = sorted({module} | {n for n in names if n and n.startswith(f"{PACKAGE}.")})
-    return "".join((pkgutil.get_data(PACKAGE, f"{f.rpartition('.')[2]}.py") or b"").decode() for f in files)
+    modules = sorted({module} | {n for n in names if n and n.startswith(f"{PACKAGE}.")})
+    return [f"{name.rpartition('.')[2]}.py" for name in modules]
 
 
 @cache

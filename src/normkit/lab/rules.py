@@ -27,6 +27,7 @@ __all__ = [
 
 LEAST_SEEDS = 3
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+LARGEST = 700.0  # a logarithm beyond it is that of no float
 EQUIVALENCE = 0.90  # the interval that two one-sided tests at 5 % ask for
 
 
@@ -176,7 +177,7 @@ class Rule:
             return 0.0
         found = [float(self.effect(Rows(rows, rows.every, without=part))) for part in range(count)]
         if self.log:
-            found = [math.log(value) for value in found]
+            found = _logarithms(found)
         mean = fmean(found)
         return (count - 1) / count * sum((value - mean) ** 2 for value in found)
 
@@ -259,10 +260,10 @@ class Ruling:
     def as_dict(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
-            "mean": self.effect.mean,
+            "mean": _or_none(self.effect.mean),
             "low": self.effect.low,
             "high": self.effect.high,
-            "values": self.values,
+            "values": [_or_none(value) for value in self.values],
             "replaced": list(self.replaced),
         }
 
@@ -271,13 +272,22 @@ def estimate(
     values: Sequence[float], *, log: bool = False, sampling: float = 0.0, confidence: float = 0.95
 ) -> Effect:
     """Student's interval; for ratios that of their logarithm, of which ``sampling`` is then the variance."""
-    if log and min(values) <= 0:
-        raise user_error(f"a ratio got {min(values):g}.", expected="above 0")
-    found = interval([math.log(value) for value in values] if log else values, sampling, confidence)
+    found = interval(_logarithms(values) if log else values, sampling, confidence)
     back = math.exp if log else float
-    if found.half is None:
+    if found.half is None or (log and abs(found.mean) + found.half > LARGEST):
         return Effect(back(found.mean))
     return Effect(back(found.mean), back(found.mean - found.half), back(found.mean + found.half))
+
+
+def _logarithms(ratios: Sequence[float]) -> list[float]:
+    if min(ratios) <= 0:
+        raise user_error(f"a ratio got {min(ratios):g}.", expected="above 0")
+    return [math.log(ratio) for ratio in ratios]
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no other numbers than finite ones."""
+    return value if math.isfinite(value) else None
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -25,9 +25,10 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
             value(row.get(name)) if callable(value) else row.get(name) == value
             for name, value in plot.where.items()
         )
-        if matches and plot.x in row and row.get(plot.y) is not None:
+        y = row.get(plot.y)
+        if matches and plot.x in row and y is not None and math.isfinite(y):
             line = "" if plot.by is None else _named(plot.by, row.get(plot.by))
-            groups[line][row[plot.x]].append(float(row[plot.y]))
+            groups[line][row[plot.x]].append(float(y))
     # A line has one colour in all figures of a study.
     names = list(dict.fromkeys("" if plot.by is None else _named(plot.by, row.get(plot.by)) for row in rows))
     figure = go.Figure()

@@ -11,9 +11,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from normkit.errors import user_error
-from normkit.lab.design import FIRST_SEED, Study, all_studies, find_study, row_id, studies_package
+from normkit.lab.design import (
+    FIRST_SEED,
+    Cell,
+    Study,
+    _short,
+    all_studies,
+    find_study,
+    row_id,
+    studies_package,
+)
 from normkit.lab.extras import needs
 from normkit.lab.rules import INCONCLUSIVE, LEAST_SEEDS, Ruling
+from normkit.lab.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["StudyResult", "committed", "frozen", "results_folder"]
 
 VERSION = "v1"
+MOST_SEEDS = 1000
+_ABOUT = ("rules", "hash", "data", "sittings", "seconds")
 _ARM = (
     *("task", "norm", "placement", "qk_norm", "network", "jump"),
     *("warmup", "batch_size", "depth", "width", "steps"),
@@ -136,7 +148,19 @@ class StudyResult:
     @classmethod
     def load(cls, path: Path) -> StudyResult:
         """Refused if it was run under other rules than the study has now, or has rows of other settings."""
-        found = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            why = _unlike_saved(found)
+        except (OSError, ValueError) as error:
+            why = str(error)
+        if not why and find_study(found["study"]).name != path.stem:
+            why = f"it has the study {found['study']}"
+        if why:
+            raise user_error(
+                f"{path} cannot be used: {why}.",
+                expected="a file as normkit study --save writes it",
+                fix=f"git checkout {path}, or move it away and run the study again.",
+            )
         result = cls(find_study(found["study"]), found["rows"], found["about"])
         result.check(str(path))
         return result
@@ -144,7 +168,7 @@ class StudyResult:
     def check(self, where: str) -> None:
         """Are these rows of this study as it is, and of its rules?"""
         study, hashed = self.study, self.about.get("hash")
-        if hashed != study.rules_hash:
+        if hashed != study.rules_hash or self.about.get("rules") != frozen(study)["rules"]:
             raise user_error(
                 f"{where} was run under other rules of the study {study.name}: {hashed}.",
                 expected=f"its rules as they are now, {study.rules_hash}",
@@ -152,8 +176,9 @@ class StudyResult:
             )
         seeds = {row["seed"] for row in self.rows}
         if not self.quick and seeds:
-            known = {row_id(work) for work in study.work(max(seeds) - FIRST_SEED + 1)}
-            other = sum(row["id"] not in known for row in self.rows)
+            last = min(max(seeds), FIRST_SEED + MOST_SEEDS - 1)
+            known = {row_id(work): work for work in study.work(last - FIRST_SEED + 1)}
+            other = sum(row["id"] not in known or not _is_of(known[row["id"]], row) for row in self.rows)
             if other:
                 raise user_error(
                     f"{where} has {other} of {len(self.rows)} rows with settings that the study "
@@ -168,6 +193,32 @@ class StudyResult:
             said = "" if self.quick else f"{ruling.verdict}: "
             lines.append(f"  {said}{ruling.rule.says}: {ruling.said}")
         return "\n".join(lines)
+
+
+def _unlike_saved(found: Any) -> str:
+    """In what a file differs from what ``save`` writes."""
+    if not isinstance(found, dict) or not {"study", "about", "rows"} <= set(found):
+        return "it lacks study, about or rows"
+    about, rows = found["about"], found["rows"]
+    lacks = [name for name in _ABOUT if name not in about] if isinstance(about, dict) else ["about"]
+    if lacks:
+        return f"it lacks {', '.join(lacks)}"
+    if not all(isinstance(row, dict) and {"id", "seed"} <= set(row) for row in rows):
+        return "a row lacks its id or its seed"
+    if not all(type(row["seed"]) is int and isinstance(row["id"], str) for row in rows):
+        return "the id or the seed of a row is of another type"
+    double = len(rows) - len({row["id"] for row in rows})
+    if double:
+        return f"{double} of its {len(rows)} rows are there twice"
+    said = sum(sitting["rows"] for sitting in about["sittings"])
+    return "" if said == len(rows) else f"it has {len(rows)} rows, and its sittings {said}"
+
+
+def _is_of(work: Run | Cell, row: Mapping[str, Any]) -> bool:
+    """Does the row say the settings that its id stands for?"""
+    config = work.config()
+    settings = {**config.get("settings", config), "seed": work.seed}
+    return all(_short(settings[name]) == value for name, value in row.items() if name in settings)
 
 
 def frozen(study: Study) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,19 @@ from typing import Any
 from normkit.errors import NormkitError, user_error
 from normkit.lab import commits, machine
 from normkit.lab.console import plain_console
-from normkit.lab.design import Cell, Study, all_studies, find_study, row_id
+from normkit.lab.design import Cell, Study, all_studies, find_study, row_id, source_files
 from normkit.lab.engines import engine as engine_named
 from normkit.lab.extras import needs
 from normkit.lab.jobs import perform
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run, code_version
 from normkit.lab.store import Store
-from normkit.lab.study_result import StudyResult, committed, frozen, joined
+from normkit.lab.study_result import MOST_SEEDS, StudyResult, committed, frozen, joined
 from normkit.lab.worker import Job
 
 __all__ = ["StudyResult", "committed", "stored_studies", "study", "verify"]
 
 FOLDER = "runs/studies"
-MOST_SEEDS = 1000
 OFTEN = 60.0  # seconds between two copies of the rows
 
 
@@ -59,26 +59,28 @@ def study(
         raise user_error("study() got no name.", expected=f"one of {', '.join(all_studies())}")
     if seeds is not None and (type(seeds) is not int or not 1 <= seeds <= MOST_SEEDS):
         raise user_error(f"seeds got {seeds!r}.", expected=f"an integer from 1 to {MOST_SEEDS}")
+    if quick and save is not None:
+        raise user_error("save came with quick.", expected="a full run; a smoke run says nothing")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
     saved = {s.name: _saved(s, Path(save)) for s in chosen} if save is not None else {}
-    if save is not None:
-        Path(save).mkdir(parents=True, exist_ok=True)
+    rows = _Saved(Path(save), saved) if save is not None else None
     where = engine_named(engine, workers=workers, address=address)
     console = plain_console(soft_wrap=True, quiet=not progress)
-    jobs = {}
+    whole, jobs = {}, {}
     for s in chosen:
         kept = saved.get(s.name)
         known = {row["id"] for row in kept.rows} if kept else set()
-        work = s.work(1 if quick and seeds is None else seeds, quick=quick)
-        jobs[s.name] = _jobs(item for item in work if row_id(item) not in known)
+        whole[s.name] = _jobs(s.work(1 if quick and seeds is None else seeds, quick=quick))
+        jobs[s.name] = [job for job in whole[s.name] if row_id(job.run) not in known]
     every = list(dict.fromkeys(job.key for some in jobs.values() for job in some))
-    new = {s.name: {**_about(s, jobs[s.name], quick), "keys": [j.key for j in jobs[s.name]]} for s in chosen}
+    new = {s.name: _about(s, jobs[s.name], quick) for s in chosen}
     with Store(Path(out), write=True) as store, contextlib.closing(where):
         earlier = _described(store)
         for s in chosen:
             _check_rules(s, earlier.get(s.name), Path(out))
-        store.begin({"studies": earlier}, every)
+        begun = _begun(store, () if quick else chosen)
+        store.begin({"studies": earlier, "rules": begun}, every)
 
         def results(*, partial: bool) -> list[StudyResult]:
             done = {key: (run, outcome) for key, run, outcome in store.runs(every)}
@@ -86,7 +88,7 @@ def study(
                 _result(
                     s,
                     [done[job.key] for job in jobs[s.name] if job.key in done],
-                    {name: value for name, value in new[s.name].items() if name != "keys"},
+                    new[s.name],
                     saved.get(s.name),
                     partial=partial,
                 )
@@ -97,34 +99,39 @@ def study(
 
         def keep() -> None:
             nonlocal last
-            if save is not None and time.monotonic() - last > OFTEN:
-                for result in results(partial=True):
-                    result.save(Path(save))
+            if rows is not None and time.monotonic() - last > OFTEN:
+                rows.put(results(partial=True))
                 last = time.monotonic()
 
         try:
             perform(store, where, [job for some in jobs.values() for job in some], console, note=keep)
         except BaseException:
-            last = 0.0
+            last = -math.inf
             keep()
             raise
         found = results(partial=False)
-        store.amend({"studies": _joined(earlier, new, quick)}, every)
-    if save is not None:
-        for result in found:
-            result.save(Path(save))
+        # Those that an earlier sitting has measured here, and saved, too; what was measured elsewhere is not here.
+        here = {key for key, _, outcome in store.runs(job.key for j in whole.values() for job in j)}
+        told = {
+            name: {**about, "keys": [j.key for j in whole[name] if j.key in here]}
+            for name, about in new.items()
+        }
+        store.amend({"studies": _joined(earlier, told, quick), "rules": begun}, every)
+    if rows is not None:
+        rows.put(found)
     return found if len(names) > 1 else found[0]
 
 
 def _saved(study: Study, folder: Path) -> StudyResult | None:
     """The rows that a folder has of a study; whoever runs it again must not have changed its rules."""
-    module = Path(needs(study.module).__file__)
-    if commits.changed(module):
-        raise user_error(
-            f"{module.name} has changes that are in no commit.",
-            expected="rules that are frozen in a commit before the run",
-            fix="git commit it, and start again.",
-        )
+    home = Path(needs(study.module).__file__).parent
+    for file in source_files(study.module):
+        if commits.changed(home / file):
+            raise user_error(
+                f"{file} has changes that are in no commit.",
+                expected="rules that are frozen in a commit before the run",
+                fix="git commit it, and start again.",
+            )
     path = folder / f"{study.name}.json"
     if not path.exists():
         return None
@@ -136,6 +143,54 @@ def _saved(study: Study, folder: Path) -> StudyResult | None:
             fix="another folder with --save.",
         )
     return found
+
+
+class _Saved:
+    """A folder for the rows, and what it had when we last looked: what others write there is not overwritten."""
+
+    def __init__(self, folder: Path, saved: Mapping[str, StudyResult | None]) -> None:
+        self.folder = folder
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+        self.seen = {name: _content(folder / f"{name}.json") for name in saved}
+
+    def put(self, results: Iterable[StudyResult]) -> None:
+        for result in results:
+            path = self.folder / f"{result.name}.json"
+            if _content(path) != self.seen[result.name]:
+                raise user_error(
+                    f"{path} was written by another run in the meantime.",
+                    expected="one run of a study and a folder at a time",
+                    fix="the same command again, which keeps the rows of both.",
+                )
+            with self._writing():
+                result.save(self.folder)
+            self.seen[result.name] = _content(path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise user_error(
+                f"{self.folder} cannot be written: {error.strerror}.",
+                expected="a folder that can be, on a disk with room",
+                fix="mend that, and the same command again: all that was measured is in the folder of --out.",
+            ) from error
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _begun(store: Store, chosen: Iterable[Study]) -> dict[str, str]:
+    """The hashes of the rules, by study, that rows of a folder were run under; interrupted runs count, too."""
+    found = store.newest()
+    told = found[0].get("rules") if found else None
+    begun = {str(name): str(hashed) for name, hashed in told.items()} if isinstance(told, dict) else {}
+    for study in chosen:
+        _check_rules(study, {"quick": False, "hash": begun.get(study.name, study.rules_hash)}, store.folder)
+    return begun | {study.name: study.rules_hash for study in chosen}
 
 
 def _check_rules(study: Study, about: Mapping[str, Any] | None, folder: Path) -> None:
@@ -150,10 +205,11 @@ def _check_rules(study: Study, about: Mapping[str, Any] | None, folder: Path) ->
 
 def _about(study: Study, jobs: Sequence[Job], quick: bool) -> dict[str, Any]:
     home = Path(needs(study.module).__file__)
+    rules = commits.last_change(home)
     sitting = {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "commit": commits.head(home.parent),
-        "rules_commit": commits.last_change(home),
+        "commit": commits.head(home.parent) if rules else None,  # else the repository is of something else
+        "rules_commit": rules,
         "code": code_version(),
         "machine": machine.describe(),
     }
