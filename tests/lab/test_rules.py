@@ -1,5 +1,6 @@
 """What a rule says on rows: intervals, counts, equivalence, learning rates, what diverged, held-out parts."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -63,6 +64,19 @@ def test_an_interval_of_ratios_is_that_of_their_logarithms():
     assert found.mean == pytest.approx(stats.gmean(values))
     with pytest.raises(NormkitError, match="above 0"):
         estimate([1.0, 0.0], log=True)
+
+
+def test_ratios_beyond_all_floats_decide_nothing_and_those_below_zero_are_named():
+    rule = Rule("more", "", value, above=1.0, log=True)
+    assert verdict(rule, 1e-200, 1.0, 1e200) == "inconclusive"
+    rows = [{**row, "parts": [1.0, 2.0]} for row in made_up(-1.0, 1.0, 1.0)]
+    with pytest.raises(NormkitError, match="a ratio got -1"):
+        rule.judge(rows)
+
+
+def test_a_ruling_without_a_number_is_stored_as_json_that_others_read():
+    ruling = Rule("more", "", value, above=1.0).judge(made_up(math.inf, 1.0, math.nan))
+    assert json.dumps(ruling.as_dict(), allow_nan=False)
 
 
 def test_no_difference_is_claimed_by_two_one_sided_tests_at_five_percent():

@@ -83,6 +83,14 @@ def test_a_hypothesis_stands_if_all_its_rules_do(verdicts, wanted):
     assert found.verdict(rulings) == wanted
 
 
+def test_a_figure_leaves_out_what_is_no_number():
+    from normkit.lab.study_figures import draw
+
+    plot = design.Plot("x", "y", None, "A line.", log_y=True)
+    figure = draw(plot, [{"x": x, "y": y} for x, y in ((1, 2.0), (2, float("inf")), (3, float("nan")))])
+    assert [tuple(trace.y) for trace in figure.data] == [(2.0,)]
+
+
 def test_a_best_learning_rate_at_the_edge_is_named():
     def rows(norm, *losses):
         rates = (1e-3, 3e-3, 1e-2)
@@ -257,6 +265,103 @@ def test_rows_of_other_rules_or_settings_are_refused(change, message, tmp_path):
         saved(tmp_path)
 
 
+def edit(path, change):
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.usefixtures("frozen_in_a_commit")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.write_text(path.read_text()[:300]), "cannot be used: "),
+        (lambda path: path.write_text(""), "cannot be used: "),
+        (lambda path: path.write_text("[1]"), "it lacks study, about or rows"),
+        (lambda path: edit(path, lambda f: f["about"].pop("sittings")), "it lacks sittings"),
+        (lambda path: edit(path, lambda f: f["about"].pop("seconds")), "it lacks seconds"),
+        (lambda path: edit(path, lambda f: f.update(study="numerics")), "it has the study numerics"),
+        (
+            lambda path: edit(path, lambda f: f["rows"].append(f["rows"][0])),
+            "1 of its 37 rows are there twice",
+        ),
+        (lambda path: edit(path, lambda f: f["rows"].pop()), "it has 35 rows, and its sittings 36"),
+        (lambda path: edit(path, lambda f: f["rows"][0].pop("id")), "lacks its id or its seed"),
+        (lambda path: edit(path, lambda f: f["rows"][0].update(seed="300")), "is of another type"),
+        (lambda path: edit(path, lambda f: f["rows"][0].update(seed=10**9)), "1 of 36 rows with settings"),
+        (lambda path: edit(path, lambda f: f["rows"][0].update(norm="none")), "1 of 36 rows with settings"),
+        (lambda path: edit(path, lambda f: f["about"]["rules"][0].update(above=-9)), "under other rules"),
+    ],
+)
+def test_a_file_of_rows_that_was_cut_or_edited_is_refused_with_what_to_do(change, message, tmp_path):
+    saved(tmp_path, seeds=2)
+    path = tmp_path / "rows" / f"{CHEAP}.json"
+    change(path)
+    with pytest.raises(NormkitError, match=message) as caught:
+        StudyResult.load(path)
+    assert "fix: git checkout" in str(caught.value)
+
+
+@pytest.mark.usefixtures("frozen_in_a_commit")
+def test_two_runs_that_save_to_the_same_folder_lose_no_row(tmp_path, monkeypatch):
+    rows, other = tmp_path / "rows", tmp_path / "other"
+    honest, path = studying.perform, rows / f"{CHEAP}.json"
+
+    def meanwhile(*arguments, **options):
+        monkeypatch.setattr(studying, "perform", honest)
+        study(CHEAP, seeds=2, out=other, save=rows, workers=0, progress=False)
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(studying, "perform", meanwhile)
+    with pytest.raises(NormkitError, match="was written by another run in the meantime"):
+        saved(tmp_path)
+    assert StudyResult.load(path).seeds == [FIRST_SEED, FIRST_SEED + 1]
+    saved(tmp_path)
+    assert len(StudyResult.load(path).seeds) == 3
+
+
+@pytest.mark.usefixtures("frozen_in_a_commit")
+def test_a_folder_that_was_gone_on_with_has_the_rows_of_both_sittings(tmp_path):
+    saved(tmp_path, seeds=2)
+    second = saved(tmp_path)
+    assert studying.stored_studies(tmp_path / "runs")[CHEAP].seeds == second.seeds
+
+
+def test_an_interrupted_run_is_not_gone_on_with_under_other_rules(tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studying, "perform", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        study(CHEAP, seeds=3, out=tmp_path, workers=0, progress=False)
+    monkeypatch.undo()
+    monkeypatch.setitem(vars(find_study(CHEAP)), "rules_hash", "other")
+    with pytest.raises(NormkitError, match="run under other rules"):
+        study(CHEAP, seeds=3, out=tmp_path, workers=0, progress=False)
+
+
+def test_a_smoke_run_is_not_saved_and_a_folder_that_cannot_be_made_is_named(tmp_path, frozen_in_a_commit):
+    with pytest.raises(NormkitError, match="save came with quick"):
+        study(CHEAP, quick=True, out=tmp_path, save=tmp_path / "rows", workers=0, progress=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(NormkitError, match=r"file/rows cannot be written.*\n.*\n.*all that was measured"):
+        study(CHEAP, out=tmp_path, save=tmp_path / "file" / "rows", workers=0, progress=False)
+
+
+def test_a_full_disk_is_named_and_leaves_the_rows_of_before(tmp_path, frozen_in_a_commit, monkeypatch):
+    saved(tmp_path, seeds=2)
+    before = (tmp_path / "rows" / f"{CHEAP}.json").read_text()
+
+    def full(path, text, **options):
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(NormkitError, match="rows cannot be written: No space left on device"):
+        saved(tmp_path)
+    assert [path.read_text() for path in (tmp_path / "rows").iterdir()] == [before]
+
+
 def test_rows_of_a_folder_are_not_judged_by_other_rules(tmp_path, monkeypatch):
     study(CHEAP, seeds=3, out=tmp_path, workers=0, progress=False)
     monkeypatch.setitem(vars(find_study(CHEAP)), "rules_hash", "other")
@@ -270,6 +375,18 @@ def test_rules_that_are_in_no_commit_are_not_run_for_keeps(tmp_path, monkeypatch
     monkeypatch.setattr(commits, "changed", lambda file: True)
     with pytest.raises(NormkitError, match=r"invariances\.py has changes that are in no commit"):
         saved(tmp_path)
+
+
+def test_rules_that_are_taken_from_another_study_must_be_in_a_commit_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(commits, "changed", lambda file: file.name == "gradient_by_depth.py")
+    with pytest.raises(NormkitError, match=r"gradient_by_depth\.py has changes that are in no commit"):
+        study("amplification", out=tmp_path, save=tmp_path / "rows", workers=0, progress=False)
+
+
+def test_a_repository_of_which_git_says_nothing_is_not_taken_for_committed(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(NormkitError, match="git does not say whether"):
+        commits.changed(tmp_path / "rules.py")
 
 
 def test_commits_are_those_of_the_repository(tmp_path):
@@ -290,6 +407,12 @@ def test_commits_are_those_of_the_repository(tmp_path):
     file.write_text("2")
     assert commits.changed(file)
     assert commits.head(tmp_path).endswith(" with changes")
+    file.write_text("1")
+    (tmp_path / "rows.json").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "y")
+    (tmp_path / "rows.json").write_text("2")
+    assert not commits.head(tmp_path).endswith(" with changes"), "rows are no code"
 
 
 def test_without_the_studies_there_is_a_clear_word_on_how_to_get_them(monkeypatch):

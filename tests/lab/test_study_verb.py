@@ -34,7 +34,7 @@ def test_a_study_shows_its_rules_and_saves_its_rows(capsys, tmp_path):
         tmp_path / "rows",
     )
     assert (code, err) == (0, "")
-    assert "invariances: supported" in out
+    assert "The hypothesis: supported" in out
     assert "All eighteen cells are as published  18 cells (every seed)" in out
     assert f"page  {tmp_path / 'runs' / 'report.html'}" in out
     assert StudyResult.load(tmp_path / "rows" / "invariances.json").verdict == "supported"
@@ -93,7 +93,7 @@ def test_verify_measures_again_and_notices_a_change(capsys, monkeypatch):
     monkeypatch.setattr(Cell, "perform", wrong)
     code, out, _ = run(capsys, "study", "invariances", "--verify", "--workers", 0)
     assert code == 1
-    assert "invariances, table: not supported now, 0 (every seed); supported in the results" in out
+    assert "invariances, table: not supported now, 0 cells (every seed); supported in the results" in out
 
 
 def test_the_ledger_is_shown_whole_or_for_a_study(capsys):

@@ -141,8 +141,12 @@ class StudyResult:
         lines = ",\n".join(json.dumps(row) for row in self.rows)
         head = json.dumps({**self.as_dict(), "rows": []}, indent=1)
         new = path.with_suffix(".new")
-        new.write_text(head.replace('"rows": []', f'"rows": [\n{lines}\n ]') + "\n", encoding="utf-8")
-        new.replace(path)
+        try:
+            new.write_text(head.replace('"rows": []', f'"rows": [\n{lines}\n ]') + "\n", encoding="utf-8")
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
         return path
 
     @classmethod

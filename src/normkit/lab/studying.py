@@ -110,8 +110,8 @@ def study(
             keep()
             raise
         found = results(partial=False)
-        # Those that an earlier sitting has measured here, and saved, too; what was measured elsewhere is not here.
-        here = {key for key, _, outcome in store.runs(job.key for j in whole.values() for job in j)}
+        # What an earlier sitting has measured in this folder and saved belongs to it, too.
+        here = store.done(job.key for some in whole.values() for job in some)
         told = {
             name: {**about, "keys": [j.key for j in whole[name] if j.key in here]}
             for name, about in new.items()
@@ -146,7 +146,7 @@ def _saved(study: Study, folder: Path) -> StudyResult | None:
 
 
 class _Saved:
-    """A folder for the rows, and what it had when we last looked: what others write there is not overwritten."""
+    """A folder for the rows, and what it had when we last looked: what others wrote since is kept."""
 
     def __init__(self, folder: Path, saved: Mapping[str, StudyResult | None]) -> None:
         self.folder = folder
@@ -184,7 +184,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _begun(store: Store, chosen: Iterable[Study]) -> dict[str, str]:
-    """The hashes of the rules, by study, that rows of a folder were run under; interrupted runs count, too."""
+    """The hashes of the rules, by study, that a folder has rows of, those of interrupted runs, too."""
     found = store.newest()
     told = found[0].get("rules") if found else None
     begun = {str(name): str(hashed) for name, hashed in told.items()} if isinstance(told, dict) else {}
