@@ -182,7 +182,8 @@ def is_open(ruling: Ruling) -> bool:
 
 
 def undecided_in_short(ruling: Ruling) -> str:
-    return f"“{ruling.rule.says}”: {ruling.effect.say(ruling.rule.unit, digits=2)}."
+    said = ruling.problem or ruling.effect.say(ruling.rule.unit, digits=2)
+    return f"“{ruling.rule.says}”: {said}."
 
 
 def findings(results: Results) -> list[str]:

@@ -84,7 +84,7 @@ STUDY = Study(
             lambda r: r.get("ratio", what="constant bias"),
             below=1e-5,
             aside=True,
-            yes="LayerNorm cancels a bias that is the same for all features.",
+            yes="In part: LayerNorm cancels a bias that is the same for all features.",
             no="LayerNorm does not cancel even a bias that is the same for all features: {effect}.",
         ),
         Rule(

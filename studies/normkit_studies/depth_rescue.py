@@ -10,9 +10,10 @@ doubling.
 Method: Byte-level language models of 6, 12, 24 and 48 layers and 64 features, 2,000 steps of 512 bytes,
 learning rates of 1e-3 and 3e-3, chosen on validation, cosine schedule. Arms: Post-LN without a warm-up and
 with one of 200 steps; Post-LN with DeepNorm's initialisation alone; DeepNorm; Pre-LN. The last three with
-the warm-up. Slope: of a straight line through the loss against the binary logarithm of the depth. Failed: the
-loss is not below that of a bigram table, or no number. An earlier study (seeds 200 to 204, 100 steps of 12
-layers without a warm-up) had Post-LN at the unigram baseline and DeepNorm below it.
+the warm-up. Slope: of a straight line through the loss against the binary logarithm of the depth. Failed:
+the loss is not below that of a bigram table. (Frozen before with counts of seeds for that, which three seeds
+can never decide; never run.) An earlier study (seeds 200 to 204, 100 steps of 12 layers without a warm-up)
+had Post-LN at the unigram baseline and DeepNorm below it.
 
 Refuted if: Post-LN's slope is 0.1 or less, or DeepNorm's 0.02 or more.
 """
@@ -52,10 +53,10 @@ def _slope(rows: Rows, placement: str, warm_up: bool = True) -> float:
     return slope([math.log2(depth) for depth, _ in found], [loss for _, loss in found])
 
 
-def _failed(rows: Rows, placement: str, warm_up: bool = True) -> bool:
-    """The deepest stack, at its best rate."""
+def _above_bigram(rows: Rows, placement: str, warm_up: bool = True) -> float:
+    """Of the deepest stack, at its best rate: by how much its loss is above the bigram table's."""
     depth, loss = _losses(rows, placement, warm_up)[-1]
-    return not loss < rows.where(depth=depth)[0]["baseline_bigram"]
+    return loss - float(rows.where(depth=depth)[0]["baseline_bigram"])
 
 
 STUDY = Study(
@@ -119,9 +120,9 @@ STUDY = Study(
             Rule(
                 f"failed-{name}",
                 f"{title} of the largest depth does not get below the bigram table",
-                partial(_failed, placement=placement, warm_up=warm_up),
-                above=0.5,
-                count=True,
+                partial(_above_bigram, placement=placement, warm_up=warm_up),
+                above=0,
+                unit="nats above it",
                 aside=True,
             )
             for name, title, placement, warm_up in (

@@ -28,6 +28,7 @@ def test_the_stored_verdict_is_what_the_rules_give_on_the_stored_rows(path):
     assert stored["verdict"] == again.verdict
     assert set(stored["rulings"]) == set(again.rulings)
     for rule, ruling in again.rulings.items():
+        assert not ruling.problem
         assert stored["rulings"][rule]["verdict"] == ruling.verdict
         assert stored["rulings"][rule]["mean"] == pytest.approx(ruling.effect.mean)
     for sitting in again.about["sittings"]:

@@ -95,10 +95,10 @@ def test_a_folder_or_a_file_that_may_not_be_read_says_so(method, capsys, tmp_pat
 
 
 def test_a_study_with_new_rows_takes_the_place_of_its_old_ones(studies):
-    assert stored_studies(studies)["invariances"].about["seeds"] == 3
+    assert len(stored_studies(studies)["invariances"].seeds) == 3
     study("invariances", seeds=4, out=studies, workers=0, progress=False)
     again = stored_studies(studies)
-    assert {name: result.about["seeds"] for name, result in again.items()} == {
+    assert {name: len(result.seeds) for name, result in again.items()} == {
         "invariances": 4,
         "numerics": 3,
     }

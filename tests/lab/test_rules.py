@@ -9,6 +9,7 @@ from scipy import stats
 
 from normkit.errors import NormkitError
 from normkit.lab.design import all_studies
+from normkit.lab.page.strip import strip
 from normkit.lab.rules import Effect, Rows, Rule, by_chance, estimate, number, slope
 
 
@@ -70,8 +71,17 @@ def test_ratios_beyond_all_floats_decide_nothing_and_those_below_zero_are_named(
     rule = Rule("more", "", value, above=1.0, log=True)
     assert verdict(rule, 1e-200, 1.0, 1e200) == "inconclusive"
     rows = [{**row, "parts": [1.0, 2.0]} for row in made_up(-1.0, 1.0, 1.0)]
-    with pytest.raises(NormkitError, match="a ratio got -1"):
-        rule.judge(rows)
+    ruling = rule.judge(rows)
+    assert ruling.verdict == "inconclusive"
+    assert ruling.said == "cannot be computed: a ratio got -1."
+    assert 'class="mean"' not in strip(rule, ruling)
+    json.dumps(ruling.as_dict(), allow_nan=False)
+
+
+def test_a_rule_that_divides_by_zero_decides_nothing_and_says_so():
+    ruling = Rule("more", "", lambda rows: 1 / rows.get("value"), above=1.0).judge(made_up(0.0, 1.0, 2.0))
+    assert (ruling.verdict, ruling.finding) == ("inconclusive", "")
+    assert ruling.said == "cannot be computed: float division by zero"
 
 
 def test_a_ruling_without_a_number_is_stored_as_json_that_others_read():

@@ -35,6 +35,7 @@ def test_every_study_runs_in_its_smallest_form_and_gives_no_verdict(name, quick)
     assert result.rows
     assert result.verdict == "no verdict (smoke run)"
     assert set(result.rulings) == {rule.name for rule in result.study.rules}
+    assert [ruling.problem for ruling in result.rulings.values() if ruling.problem] == []
     assert len(result.figures) == len(result.study.plots) >= 1
     for figure in result.figures:
         assert any(len(trace.y) for trace in figure.data), "it draws something"

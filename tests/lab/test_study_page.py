@@ -17,7 +17,7 @@ def page(tmp_path_factory):
     """Opened once; what it said on the console, and whom it asked, are kept with it."""
     from playwright.sync_api import sync_playwright
 
-    path = write_studies(committed(), tmp_path_factory.mktemp("page") / "report.html")
+    path = write_studies(committed(), tmp_path_factory.mktemp("page") / "report.html", whole=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         opened = browser.new_page(viewport={"width": 1280, "height": 900})

@@ -182,7 +182,7 @@ def _page(out: Path) -> None:
     from normkit.lab.page.studies import write_studies
     from normkit.lab.study_result import committed
 
-    click.echo(f"page  {write_studies(committed(), out / 'report.html')}")
+    click.echo(f"page  {write_studies(committed(), out / 'report.html', whole=True)}")
 
 
 def _show(result: StudyResult) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from normkit.errors import user_error
+from normkit.errors import NormkitError, user_error
 from normkit.lab.intervals import interval, share_interval
 
 __all__ = [
@@ -153,6 +153,14 @@ class Rule:
         return {name: getattr(self, name) for name in names}
 
     def judge(self, rows: Sequence[dict[str, Any]]) -> Ruling:
+        """One that these rows do not let it compute decides nothing, and says why."""
+        try:
+            return self._judged(rows)
+        except (ArithmeticError, NormkitError) as error:
+            none = Effect(math.nan)
+            return Ruling(INCONCLUSIVE, none, none, [], self, problem=str(error).splitlines()[0])
+
+    def _judged(self, rows: Sequence[dict[str, Any]]) -> Ruling:
         replaced: set[str] = set()
         seeds = [
             Rows((r for r in rows if r["seed"] == seed), rows, replaced=replaced)
@@ -228,7 +236,7 @@ class Effect:
 @dataclass(frozen=True)
 class Ruling:
     """What a rule says on some rows. ``inner`` is the interval of two one-sided tests; ``replaced`` are the
-    runs that diverged and count as the worst baseline."""
+    runs that diverged and count as the worst baseline; ``problem`` is why it could not be computed."""
 
     verdict: str
     effect: Effect
@@ -236,10 +244,13 @@ class Ruling:
     values: list[float]
     rule: Rule
     replaced: tuple[str, ...] = ()
+    problem: str = ""
 
     @property
     def said(self) -> str:
         """What was measured, with what one has to know to read it."""
+        if self.problem:
+            return f"cannot be computed: {self.problem}"
         text = self.effect.say(self.rule.unit)
         if self.rule.is_equivalence and self.inner.low != self.inner.high:
             text += f"; 90 %: {number(self.inner.low or 0)} to {number(self.inner.high or 0)}"

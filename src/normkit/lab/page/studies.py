@@ -28,12 +28,13 @@ BASELINES = " Dotted: baselines, which need no model."
 DRAWN = ("post", "pre", "peri", "output", "deepnorm", "lns", "keel", "rezero")
 
 
-def write_studies(results: Mapping[str, StudyResult], path: Path) -> Path:
-    return put(render_studies(results), path, "all rows are stored; make room, and start the command again")
+def write_studies(results: Mapping[str, StudyResult], path: Path, *, whole: bool = False) -> Path:
+    text = render_studies(results, whole=whole)
+    return put(text, path, "all rows are stored; make room, and start the command again")
 
 
-def render_studies(results: Mapping[str, StudyResult]) -> str:
-    """One page; the ledger is on it when all studies are."""
+def render_studies(results: Mapping[str, StudyResult], *, whole: bool = False) -> str:
+    """One page; ledger and log are on it when all short studies are, or if ``whole`` asks for them."""
     markup = needs("markupsafe").Markup
     started = results
     results = {name: result for name, result in started.items() if result.judged}
@@ -50,7 +51,8 @@ def render_studies(results: Mapping[str, StudyResult]) -> str:
     rules = [rule for result in results.values() for rule in result.study.rules]
     measured = [result for result in results.values() if result.study.kind == "measured"]
     tested = [rule for result in measured for rule in result.study.rules]
-    whole = not first.quick and set(results) >= {n for n, s in all_studies().items() if not s.is_long}
+    short = {name for name, study in all_studies().items() if not study.is_long}
+    whole = whole or (not first.quick and set(results) >= short)
     claims = ledger(results) if whole else []
     count = Counter(claim["verdict"] for claim in claims)
     drawings = [
