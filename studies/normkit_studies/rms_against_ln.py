@@ -112,6 +112,7 @@ STUDY = Study(
     cells=({"what": "fold"}, {"what": "time"}),
     measure=run,
     seeds=14,
+    minutes=20,
     runs=trained(**COMMON, lr=RATES, depth=4, steps=600, warmup=60),
     quick_runs=trained(**COMMON, lr=[1e-3, 2e-3], **SMALL),
     scale="4 layers of 64 features (0.2 million weights), 600 steps, 1.4 bytes a parameter, Python source; "

@@ -120,7 +120,6 @@ STUDY = Study(
             "The running mean is torch's",
             lambda r: r.get("value", what=WHAT[0]),
             below=1e-6,
-            yes="The running mean of the note's BatchNorm is torch's.",
             no="The running mean of the note's BatchNorm is not torch's: it is off by {effect}.",
         ),
         Rule(
@@ -130,7 +129,8 @@ STUDY = Study(
             0.74,
             0.76,
             unit="of torch's",
-            yes="Its running variance is too small: {effect} with batches of four rows.",
+            yes="The running variance of the note's BatchNorm is too small: {effect} with "
+            "batches of four rows.",
             no="Its running variance is not three quarters of torch's with batches of four rows, but "
             "{effect}.",
         ),

@@ -53,13 +53,6 @@ def test_every_study_says_what_it_asks_expects_does_and_what_would_refute_it(nam
     assert rules, "a reader gets an answer, however it ends"
 
 
-def test_what_is_not_long_takes_forty_minutes_of_two_cores_by_the_seconds_of_the_committed_rows():
-    from normkit.lab.study_result import committed
-
-    seconds = [r.about["seconds"] for r in committed().values() if not r.study.is_long]
-    assert sum(seconds) < 2 * 40 * 60
-
-
 def test_seeds_that_decide_are_not_those_for_trying_out():
     for found in all_studies().values():
         assert found.seeds >= 3

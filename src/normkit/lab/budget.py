@@ -19,6 +19,7 @@ from normkit.transformer.description import short
 __all__ = ["budget_seconds", "fewer_rates", "fitting_steps", "least_seconds", "planned_cost", "rounds"]
 
 FIRST = 0.8  # of the budget is planned; the rest is for seeds where arms are close, and for a loaded machine
+LAST = 0.03  # of the budget: for runs that take longer than they should, and for the page
 FEWEST = 40  # steps; in fewer nobody can say whether a run has learnt
 MORE_SEEDS = 24  # at most, beyond those that were planned
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -166,7 +166,7 @@ class Sweep:
 
     def rounds(self, engine: Engine) -> Generator[list[Run], Results, None]:
         if self.seconds is not None:
-            seconds = self.seconds
+            seconds = (1 - budget.LAST) * self.seconds
             return budget.rounds(
                 self.plan.runs,
                 self.problem,
