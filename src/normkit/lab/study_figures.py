@@ -92,7 +92,7 @@ def _baselines(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for row in rows:
         for name, loss in row.items():
             if name.startswith("baseline_"):
-                found[name.removeprefix("baseline_")].append(loss)
+                found[name.removeprefix("baseline_").replace("_", " ")].append(loss)
     return {name: fmean(losses) for name, losses in found.items()}
 
 
