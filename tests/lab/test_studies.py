@@ -425,3 +425,9 @@ def test_a_cell_whose_number_is_none_fails_and_leaves_no_row(value, tmp_path, mo
     monkeypatch.setattr(design, "find_study", lambda name: found)
     with pytest.raises(NormkitError, match=rf"change is {value}.*\n.*expected: a finite number"):
         study(CHEAP, seeds=1, out=tmp_path, workers=0, progress=False)
+
+
+def test_the_documents_say_how_many_studies_there_are():
+    root = Path(__file__).parent.parent.parent
+    for name in ("README.md", "docs/lab.md"):
+        assert f"{len(NAMES)} studies" in (root / name).read_text(encoding="utf-8"), name
