@@ -49,6 +49,21 @@ def test_the_rules_of_a_study_decide_as_they_say_on_made_up_rows(name):
             assert verdict(rule, good, good, math.nan) == "inconclusive", rule.name
 
 
+# Counts that their few seeds can support and not refute; frozen so, beside the hypotheses, and in the log.
+ONE_SIDED = ("bias-before-norm.learnt", "why-batch-norm.sooner-", "warm-up.largest-")
+
+
+@pytest.mark.parametrize("name", all_studies())
+def test_the_seeds_of_a_study_are_enough_for_its_rules(name):
+    found = all_studies()[name]
+    for rule in found.rules:
+        good, bad = good_and_bad(rule)
+        assert verdict(rule, *[good] * found.seeds) == "supported", rule.name
+        refuted = verdict(rule, *[bad] * found.seeds) == "not supported"
+        assert refuted != f"{name}.{rule.name}".startswith(ONE_SIDED), rule.name
+        assert refuted or rule.aside, rule.name
+
+
 def test_more_seeds_decide_what_few_do_not():
     rule, noisy = Rule("some", "Above 0", value, above=0.0), [3.0, -1.0, 2.0]
     assert verdict(rule, *noisy) == "inconclusive"
