@@ -27,7 +27,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -269,6 +269,7 @@ STUDY = Study(
     measure=run,
     seeds=5,
     minutes=130,
+    needs=partial(load, "mnist"),
     scale="residual conv net of 7 convolutions, last stage 7 x 7, 2,496 MNIST images, 20 epochs",
     paper="Wu & He 2018, ResNet-50 on ImageNet, 32 images a GPU to 2: BatchNorm 23.6 to 34.7 %, "
     "GroupNorm 24.1 to 24.1 %",

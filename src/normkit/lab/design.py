@@ -127,6 +127,8 @@ class Study:
         paper: the headline number of the paper that it repeats.
         kind: how it comes to its verdict, a key of ``KINDS``.
         minutes: of one core, if they are more than a quick look takes; it is run with ``--long`` alone.
+        needs: called before anything is measured, where data or weights come in other packages: it raises
+            an error that says how to get them. The smallest form does without.
     """
 
     claims: tuple[int, ...]
@@ -145,6 +147,7 @@ class Study:
     paper: str = ""
     kind: str = "measured"
     minutes: int | None = None
+    needs: Callable[[], Any] | None = None
     module: str = ""
 
     @property

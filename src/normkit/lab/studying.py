@@ -63,6 +63,9 @@ def study(
         raise user_error("save came with quick.", expected="a full run; a smoke run says nothing")
     for name in ("scipy", "pandas", "plotly"):
         needs(name)
+    for s in chosen:
+        if s.needs is not None and not quick:
+            s.needs()
     saved = {s.name: _saved(s, Path(save)) for s in chosen} if save is not None else {}
     rows = _Saved(Path(save), saved) if save is not None else None
     where = engine_named(engine, workers=workers, address=address)
