@@ -3,6 +3,7 @@
 import gzip
 import math
 import os
+import re
 import sys
 from functools import partial
 
@@ -363,6 +364,17 @@ def test_a_file_that_cannot_be_used_is_named(name, written):
     with pytest.raises(NormkitError) as error:
         Training(one_run(), task).advance()
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{}, {"length": 100, "horizon": 90}, {"horizon": 300}])
+@pytest.mark.parametrize("rows", [100, 150, 300])
+def test_windows_that_are_too_long_get_sizes_that_fit(rows, fields, written):
+    path = written(frame(rows))
+    with pytest.raises(NormkitError, match="Too few rows") as error:
+        find("series", {"data": path, **fields}).held_out()
+    sizes = {name: int(size) for name, size in re.findall(r"--set (\w+)=(\d+)", str(error.value))}
+    assert "length" in sizes
+    find("series", {"data": path, **fields, **sizes}).held_out()
 
 
 BAD_FIELDS = [

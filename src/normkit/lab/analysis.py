@@ -12,7 +12,7 @@ from typing import Any
 from normkit.lab.advice import EDGES, wider
 from normkit.lab.answer import Answer, answer
 from normkit.lab.arms import Arm, Point, Result, build_arm, label_of, labels_of
-from normkit.lab.intervals import Interval, interval
+from normkit.lab.intervals import Interval, as_loss, interval
 from normkit.lab.measuring import Outcome
 from normkit.lab.run import Run
 
@@ -179,8 +179,8 @@ def _warn(
     for best in {arm.problem: arm for arm in reversed(arms) if arm.can_win}.values():
         name, loss = min(best.baselines.items(), key=lambda pair: pair[1], default=("", math.inf))
         if loss < best.best.loss.mean:
-            ours = f"{best.label}, {best.best.loss.mean:.3f}"
-            said.append(f"What is simpler is still better: {name}, {loss:.3f}; {ours}.")
+            ours = f"{best.label}, {as_loss(best.best.loss.mean)}"
+            said.append(f"What is simpler is still better: {name}, {as_loss(loss)}; {ours}.")
     sides = {side: [a.label for a in arms if a.at_edge == side and a.label in leading] for side in EDGES}
     if any(sides.values()):
         where = ", and ".join(f"that of {', '.join(at)} is the {side}" for side, at in sides.items() if at)

@@ -10,7 +10,7 @@ from typing import Any
 from normkit.lab import own
 from normkit.lab.advice import around, last_step, slope_of, steps_to, wider
 from normkit.lab.arms import Arm, difference
-from normkit.lab.intervals import Interval
+from normkit.lab.intervals import Interval, as_loss
 
 __all__ = ["STATES", "Answer", "answer"]
 
@@ -66,7 +66,7 @@ def answer(arms: Sequence[Arm], unit: str = "loss") -> Answer:
         nearest = rivals[0]
         why = (
             f"No answer yet: {best.label} is ahead with {_loss(best, unit)}, and {nearest.label} is behind "
-            f"by {behind[nearest.label].mean:.3f}, which one seed cannot judge.{barred}"
+            f"by {as_loss(behind[nearest.label].mean)}, which one seed cannot judge.{barred}"
         )
         return Answer("none", why, change={"seeds": 3}, behind=behind, open=(best.label, *behind))
     close = [arm for arm in rivals if behind[arm.label].includes_zero]
@@ -181,7 +181,7 @@ def _nothing(arms: Sequence[Arm], unit: str) -> Answer:
     name = _floor_name(best)
     steps = steps_to(best, floor)
     nothing = best.plateau is not None and best.best.loss.mean > best.plateau - 0.01 * abs(best.plateau)
-    end, bar = _measured(best.best.loss, unit), _measured(f"{floor:.3f}", unit)
+    end, bar = _measured(best.best.loss, unit), _measured(as_loss(floor), unit)
     if nothing:
         text = (
             f"Nothing learnt anything: the best, {best.label}, ends at {end}, and {_named(name)} gets {bar}."
@@ -193,7 +193,7 @@ def _nothing(arms: Sequence[Arm], unit: str) -> Answer:
         )
     if steps is not None and nothing and best.best.loss.mean < 1.05 * abs(best.plateau or 0.0):
         worst = best.plateau or 0.0  # the bytes, where the bar is their pairs
-        there = "that" if worst == best.floor else f"{_named(_baseline_at(best, worst))}, {worst:.3f}"
+        there = "that" if worst == best.floor else f"{_named(_baseline_at(best, worst))}, {as_loss(worst)}"
         text += f" Its curve has come down to {there}, and still falls a little: three times the steps"
         text += f" would show whether it goes below.{barred}"
         return Answer("none", text, change={"steps": 3 * last_step(best)})

@@ -184,7 +184,7 @@ def _affordable(
         kept.remove(cell)
     lost = len(arms) - len({arm_of(cell) for cell in kept})
     if lost:
-        say(f"pruned   the last {lost} of {len(arms)} arms: the budget is short on this machine")
+        say(f"pruned   {lost} of {len(arms)} arms, the last ones: the budget is short on this machine")
     return [run for run in runs if cell_of(run) in kept]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-__all__ = ["Interval", "interval", "share_interval"]
+__all__ = ["Interval", "as_loss", "interval", "share_interval"]
 
 CONFIDENCE = 0.95
 BEYOND = 1e150  # a loss from here on is as good as infinite: its square would be
@@ -47,8 +47,7 @@ class Interval:
     def __str__(self) -> str:
         if math.isinf(self.mean):
             return "diverged"
-        plain = self.mean == 0 or 0.01 <= abs(self.mean) < 10_000
-        form = ".3f" if plain else ".2g"
+        form = _form(self.mean)
         return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
 
 
@@ -66,6 +65,20 @@ def interval(values: Sequence[float], sampling: float = 0.0, confidence: float =
     spread = variance(values)
     half = _quantile(len(values), confidence) * math.sqrt(spread / len(values) + sampling)
     return Interval(fmean(values), half, len(values), spread, sampling)
+
+
+def as_loss(value: float) -> str:
+    """For a reader.
+
+    Example:
+        >>> as_loss(1.8612), as_loss(0.00617)
+        ('1.861', '0.0062')
+    """
+    return f"{value:{_form(value)}}"
+
+
+def _form(value: float) -> str:
+    return ".3f" if value == 0 or 0.01 <= abs(value) < 10_000 else ".2g"
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:

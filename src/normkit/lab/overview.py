@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from normkit.lab.intervals import as_loss
+
 if TYPE_CHECKING:
     from normkit.lab.analysis import Summary
     from normkit.lab.arms import Arm
@@ -22,7 +24,7 @@ def overview(summary: Summary) -> list[list[str]]:
     rows = [_row(arm, summary) for arm in summary.arms]
     titles = [title for title in rows[0] if any(row[title] not in NOTHING for row in rows)]
     baselines = [
-        [f"baseline: {name}", f"{loss:.3f}", *[""] * (len(titles) - 2)]
+        [f"baseline: {name}", as_loss(loss), *[""] * (len(titles) - 2)]
         for name, loss in summary.baselines.items()
     ]
     failed = [[label, *[""] * (len(titles) - 2), "failed"] for label in summary.failed]

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from normkit.lab.design import Cell
+from normkit.lab.intervals import as_loss
 from normkit.lab.measuring import Outcome
 from normkit.lab.pace import Pace
 from normkit.lab.run import Run
@@ -158,7 +159,7 @@ def _said(outcome: Outcome) -> str:
     if outcome.error is not None:
         lines = (outcome.error or "").strip().splitlines()
         return f"{outcome.status}: {lines[-1 if lines[0].startswith('Traceback') else 0]}"
-    loss = "" if outcome.final_loss is None else f"loss {outcome.final_loss:.3f}"
+    loss = "" if outcome.final_loss is None else f"loss {as_loss(outcome.final_loss)}"
     return (
         f"{loss}{'' if outcome.status == 'ok' else f', {outcome.status}'}, ".removeprefix(", ")
         + f"{outcome.seconds:.1f} s"

@@ -20,6 +20,7 @@ from normkit.errors import NormkitError, user_error
 from normkit.lab.console import plain_console
 from normkit.lab.distributed import Group, group
 from normkit.lab.extras import needs
+from normkit.lab.intervals import as_loss
 from normkit.lab.judging import baselines_of, losses, mean_over_rows
 from normkit.lab.measuring import ENDINGS, exploded, finite, learnt_nothing
 from normkit.lab.run import Run
@@ -137,9 +138,10 @@ class _Single:
                         f"{'the last checkpoint is' if kept else 'no checkpoint was'} in {self.folder}.",
                     )
                 smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
-                bar.update(shown, completed=training.step, state=f"step {training.step}, loss {smooth:.3f}")
+                now = f"loss {as_loss(smooth)}"
+                bar.update(shown, completed=training.step, state=f"step {training.step}, {now}")
                 if not self.console.is_terminal and training.step % max(1, self.run.last // 20) == 0:
-                    self.console.print(f"step {training.step}/{self.run.last}, loss {smooth:.3f}")
+                    self.console.print(f"step {training.step}/{self.run.last}, {now}")
                 if stop:
                     return True
                 if training.step % self.every == 0 and training.step < self.run.last:
@@ -284,10 +286,10 @@ class _Single:
         status = self._ending(task, before, final, baselines)
         result = self._write_result(status, final, baselines)
         if self.group.first:
-            said = "is not finite" if final is None else f"{final:.3f} {task.loss_name}"
+            said = "is not finite" if final is None else f"{as_loss(final)} {task.loss_name}"
             self.console.print(f"\nheld-out loss {said}")
             for name, loss in baselines.items():
-                self.console.print(f"baseline {name}: {loss:.3f}")
+                self.console.print(f"baseline {name}: {as_loss(loss)}")
             if status != "ok":
                 self.console.print(f"ended    {status}: {ENDINGS[status]}")
             self.console.print(f"model    {kept}")

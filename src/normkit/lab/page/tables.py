@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from normkit.lab.analysis import Arm, Summary
 from normkit.lab.figures import one_rate
+from normkit.lab.intervals import as_loss
 
 if TYPE_CHECKING:
     from normkit.lab.comparison import Comparison
@@ -56,7 +57,7 @@ def arms_table(summary: Summary) -> dict[str, Any]:
         rows.append(
             [
                 _cell(f"baseline: {name}"),
-                _number(loss, ".3f"),
+                _cell(as_loss(loss), loss, numeric=True),
                 *[empty] * (len(titles) - 2),
             ]
         )

@@ -155,12 +155,23 @@ class SeriesTask(Task):
         if all(len(self._starts(parts, kind)) >= FEWEST for kind in kinds):
             return
         most = min(windows.longest(panel.stretches, parts, kind) for kind in kinds) - FEWEST + 1
-        possible = most - self.span + self.length
         raise user_error(
             f"Too few rows for windows of {self.span}: {panel.source}.",
             expected=f"at least {FEWEST} windows to train on, {FEWEST} to choose by and {FEWEST} to judge by",
-            fix=f"--set length={possible}, or less" if possible > 1 else "more rows, or a shorter horizon",
+            fix=self._shorter(most),
         )
+
+    def _shorter(self, most: int) -> str:
+        """Settings with which a window has so many rows."""
+        horizon = self.span - self.length
+        if most - horizon < max(2, horizon):
+            horizon = min(horizon, most // 5 or 1)
+        length = most - horizon
+        if length < 2:
+            return "more rows"
+        sizes = {"length": length, "horizon": horizon or self.horizon, "patch": min(self.patch, length)}
+        changed = [f"--set {name}={size}" for name, size in sizes.items() if size != getattr(self, name)]
+        return f"{' '.join(changed)}, or less"
 
     def _starts(self, parts: Tensor, part: int) -> Tensor:
         starts = windows.window_starts(self.panel.stretches, parts, part, self.span)
