@@ -19,7 +19,7 @@ from typing import Any
 from normkit.errors import user_error
 from normkit.lab.claims import VERDICTS, ledger
 from normkit.lab.design import all_studies
-from normkit.lab.rules import INCONCLUSIVE, LEAST_SEEDS, SUPPORTED, Effect, Ruling
+from normkit.lab.rules import INCONCLUSIVE, SUPPORTED, Effect, Ruling
 from normkit.lab.studying import StudyResult, committed
 
 if sys.version_info >= (3, 11):
@@ -48,9 +48,8 @@ def guide(results: Results | None = None, data: Mapping[str, Any] | None = None)
     if data is None:
         data = tomllib.loads((HERE / "situations.toml").read_text(encoding="utf-8"))
     check(data)
-    # Fewer seeds have no verdict.
     found = committed() if results is None else results
-    known = {name: result for name, result in found.items() if len(result.seeds) >= LEAST_SEEDS}
+    known = {name: result for name, result in found.items() if result.is_complete}
     blocks = [
         "# Which norm should I use, and where?",
         *table(data["situation"], known),
@@ -205,7 +204,7 @@ def findings(results: Results) -> list[str]:
             said = said or [f"Its hypothesis: {result.verdict}."]
             blocks.append("\n".join(f"- {text}" for text in said))
             scale = f"{sentence_case(result.study.scale)}; " if result.study.scale else ""
-            blocks.append(f"*{scale}{seeds(result)}.* [Rows]({ROWS}/{name}.json)")
+            blocks.append(f"*{scale}{len(result.seeds)} seeds.* [Rows]({ROWS}/{name}.json)")
     return blocks
 
 
@@ -226,11 +225,6 @@ def bullets(*texts: Mapping[str, str], **more: str) -> str:
 
 def command(study: str) -> str:
     return f"normkit study {study}{' --long' * all_studies()[study].is_long}"
-
-
-def seeds(result: StudyResult) -> str:
-    done = len(result.seeds)
-    return f"{done} seeds" if result.is_complete else f"{done} of {result.study.seeds} seeds so far"
 
 
 def link(text: str, heading: str = "") -> str:

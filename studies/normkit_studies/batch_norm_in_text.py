@@ -124,6 +124,7 @@ STUDY = Study(
             y_title="nats a line",
         ),
     ),
-    limits="A small encoder and a short training. A causal language model, where BatchNorm shows the future "
-    "while it trains, is another matter: study padding-and-causality.",
+    limits="A small encoder and a short training; each norm was best at the lowest of its learning "
+    "rates. A causal language model, where BatchNorm shows the future while it trains, is another matter:"
+    " study padding-and-causality.",
 )

@@ -50,6 +50,7 @@ STUDY = Study(
     runs=trained({"task": WITH}, {"task": WITHOUT}, **COMMON, **SIZES),
     quick_runs=trained({"task": WITH}, {"task": WITHOUT}, **COMMON, **SMALL),
     seeds=6,
+    minutes=17,
     scale="6 layers of 64 features, 316,000 weights, 800 steps, 1.3 bytes a parameter, Python source",
     rules=(
         Rule(
@@ -86,8 +87,8 @@ STUDY = Study(
             "lr",
             "loss",
             "task",
-            "Held-out loss with the biases before each LayerNorm and without. Lines on top of each other: "
-            "not needed.",
+            "Held-out loss with the biases before each LayerNorm (text) and without. Lines on top of each "
+            "other: not needed.",
             log_x=True,
             x_title="learning rate",
             y_title="nats a byte",

@@ -74,7 +74,8 @@ def _linear(what: str) -> Rule:
         14,
         unit="times as long",
         log=True,
-        yes=f"The time of LayerNorm is about linear in the {what}: ten times the {what} takes {{effect}}.",
+        yes=f"The time of LayerNorm is linear in the {what}, to a factor of root two: ten times the {what} "
+        "takes {effect}.",
         no=f"The time of LayerNorm is not linear in the {what}: ten times the {what} takes {{effect}}.",
     )
 
@@ -93,8 +94,8 @@ STUDY = Study(
             lambda r: r.get("share", norm="torch"),
             below=0.2,
             unit="of the time",
-            yes="On one CPU thread torch's norms take little of a small Transformer's forward and backward: "
-            "{effect}.",
+            yes="On one CPU thread torch's norms take less than a fifth of a small Transformer's forward and "
+            "backward: {effect}. An interval with 0 in it says that the share is too small to be seen.",
             no="Even on one CPU thread torch's norms take a fifth of a small Transformer's forward and "
             "backward, or more: {effect}.",
         ),

@@ -145,5 +145,7 @@ STUDY = Study(
         )
         for lr in RATES
     ),
-    limits="Narrow layers and 2,000 steps; a deep model has more parameters and the same number of bytes.",
+    limits="Narrow layers and 2,000 steps; a deep model has more parameters and the same number of "
+    "bytes. Two learning rates, of which Post-LN hardly stands the larger: a deep one might train at a "
+    "smaller rate.",
 )

@@ -103,6 +103,7 @@ STUDY = Study(
     cells=({"what": "fold"},),
     measure=run,
     seeds=5,
+    minutes=18,
     runs=trained(
         *({**arm, "lr": rates} for arm, rates in RATES), depth=4, steps=600, warmup=60, schedule="cosine"
     ),

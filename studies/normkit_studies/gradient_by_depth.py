@@ -183,7 +183,8 @@ STUDY = Study(
             -0.25,
             0.25,
             aside=True,
-            yes="For whole sequences, too, Post-LN's does not depend on the depth: the slope is {effect}.",
+            yes="For whole sequences Post-LN's hardly depends on the depth, either: the slope is {effect}, "
+            "within 0.25.",
             no="For whole sequences Post-LN's does depend on the depth, as tokens become alike: the slope is "
             "{effect}.",
         ),

@@ -79,8 +79,9 @@ STUDY = Study(
             above=0,
             unit="nats a doubling of the steps",
             aside=True,
-            yes="The longer the training, the better for Post-LN: {effect}.",
-            no="Longer training does not move the gap towards Post-LN: {effect}.",
+            yes="Along one training the gap moves towards Post-LN, {effect}, which is not what shorter or "
+            "longer trainings would end at.",
+            no="Along one training the gap does not move towards Post-LN: {effect}.",
         ),
         Rule(
             "same",

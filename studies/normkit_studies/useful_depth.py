@@ -204,7 +204,7 @@ STUDY = Study(
     quick_cells=_cells("random", 10, 32),
     measure=run,
     seeds=8,
-    minutes=25,
+    minutes=32,
     needs=_needs,
     scale="SmolLM2-135M, 30 layers of 576 features, 8 windows of 512 tokens of prose and of code",
     paper="Sun et al. 2025: in Llama, Mistral, DeepSeek and Qwen nearly half of the layers are "
@@ -219,7 +219,7 @@ STUDY = Study(
             yes="In a trained Pre-LN model of 30 layers a layer of the late middle is worth less than half "
             "of an early one: leaving it out costs {effect}.",
             no="In a trained Pre-LN model of 30 layers those of the late middle are not idle: leaving one "
-            "out costs {effect}.",
+            "out costs, in the mean, {effect}.",
         ),
         Rule(
             "code",
@@ -227,6 +227,8 @@ STUDY = Study(
             lambda r: _late_to_early(r, "code", "rise without layer"),
             below=0.5,
             unit="of what an early one costs",
+            yes="On code less than half, too: {effect}.",
+            no="On code it costs {effect}.",
         ),
         Rule(
             "ends",
@@ -243,6 +245,9 @@ STUDY = Study(
             lambda r: _angle_slope(r, "prose"),
             below=0,
             unit="half turns over the depth",
+            yes="In the middle of the model layers turn the stream the less, the later they come: {effect}.",
+            no="In the middle of the model late layers turn the stream no less than early ones: the angle "
+            "rises by {effect}.",
         ),
         Rule(
             "identity",
@@ -259,6 +264,8 @@ STUDY = Study(
             below=0.5,
             unit="of what an early one costs",
             aside=True,
+            yes="Its attention alone is worth less than half of an early one: {effect}.",
+            no="Its attention alone is not idle, either: {effect}.",
         ),
         Rule(
             "feed-forward",
@@ -305,7 +312,9 @@ STUDY = Study(
             y_title="root mean square",
         ),
     ),
-    limits="One model of 135 million weights, in four bits and tuned to follow instructions; this text may "
-    "well be in what it was trained on, and another Python has other text. A rise of the loss with one layer "
-    "left out says nothing about leaving out several, or about training without it.",
+    limits="One model of 135 million weights, in four bits and tuned to follow instructions; this text "
+    "may well be in what it was trained on, and another Python has other text. A rise of the loss with "
+    "one layer left out says nothing about leaving out several, or about training without it. A mean over"
+    " layers hides how they differ: two early ones, the ninth and the twelfth, cost ten times as much as "
+    "others there, and make most of the difference between early and late.",
 )

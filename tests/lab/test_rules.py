@@ -180,16 +180,26 @@ def test_a_run_that_diverged_counts_as_its_worst_baseline_and_the_ruling_says_so
 
 
 def test_the_sampling_error_of_the_held_out_data_is_in_the_interval():
-    """The jackknife of a mean is its standard error, and cancels where two arms share the parts."""
+    """The jackknife of a mean is its standard error, and cancels where two arms share the parts. The seeds
+    hold out other data each, so that of all of them is a third of that of one in its square."""
     part = [1.0, 2.0, 3.0, 4.0]
     same = runs({0.1: [2.5, 2.5, 2.5]}, parts=[part] * 3)
     lone = Rule("loss", "", lambda r: r.get("loss", arm="a"), above=0.0).judge(same)
-    half = stats.t.ppf(0.975, 2) * stats.sem(part)
+    half = stats.t.ppf(0.975, 2) * stats.sem(part) / 3**0.5
     assert (lone.effect.low, lone.effect.high) == pytest.approx((2.5 - half, 2.5 + half))
     other = runs({0.1: [3.5, 3.5, 3.5]}, name="b", parts=[[p + 1 for p in part]] * 3)
     gap = Rule("gap", "", lambda r: r.get("loss", arm="b") - r.get("loss", arm="a"), above=0.0)
     found = gap.judge([*same, *other]).effect
     assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+
+
+def test_no_part_is_left_out_of_one_side_alone():
+    """A baseline is one number, of the same data: parts of the other side alone would not cancel."""
+    rows = runs({0.1: [2.5, 2.5, 2.5]}, parts=[[1.0, 2.0, 3.0, 4.0]] * 3)
+    rows = [{**row, "baseline_mean": 3.0} for row in rows]
+    ahead = Rule("ahead", "", lambda r: r[0]["baseline_mean"] - r.get("loss", arm="a"), above=0.0)
+    found = ahead.judge(rows).effect
+    assert (found.low, found.high) == (0.5, 0.5)
 
 
 def test_rows_answer_precisely_or_not_at_all():

@@ -116,10 +116,11 @@ def test_calls_take_turns():
     assert min(found.values()) > 0
 
 
-def test_fewer_than_three_seeds_give_no_verdict(tmp_path):
-    result = study(CHEAP, seeds=2, out=tmp_path, workers=0, progress=False)
-    assert "fewer than 3 seeds" in result.verdict
-    assert result.answer == f"Not answered yet: 2 of {result.study.seeds} seeds are done."
+def test_fewer_seeds_than_the_study_asks_for_give_no_verdict(tmp_path):
+    result = study(CHEAP, seeds=4, out=tmp_path, workers=0, progress=False)
+    assert result.verdict == f"inconclusive: 4 of {result.study.seeds} seeds so far"
+    assert {ruling.verdict for ruling in result.rulings.values()} == {"inconclusive"}
+    assert result.answer == f"Not answered yet: 4 of {result.study.seeds} seeds are done."
 
 
 def test_a_study_is_resumed_and_gives_the_same(tmp_path, monkeypatch):

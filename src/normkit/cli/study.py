@@ -39,7 +39,7 @@ _TAKES = {
 @click.option("--ledger", is_flag=True, help="Show all claims and what decides them.")
 @click.option("--page", is_flag=True, help="Write the page of the results that come with normkit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list or the ledger for machines.")
-@click.option("--seeds", type=int, help="How many; three are needed for a verdict.  [as the study asks]")
+@click.option("--seeds", type=int, help="How many; with fewer than the study asks for there is no verdict.")
 @click.option("--out", help="The folder of the results.  [runs/studies]")
 @click.option("--save", help="Also write the rows to this folder, as JSON.")
 @click.option("--engine", default="local", help="local or ray.  [local]")

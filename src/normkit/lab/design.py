@@ -210,8 +210,12 @@ class Study:
         return {rule.name: rule.judge(rows) for rule in self.rules}
 
     def answer(self, rulings: Mapping[str, Ruling]) -> str:
-        """To its question, for a reader: what follows from the rules that have decided."""
-        found = [rulings[rule.name].finding for rule in self.rules]
+        """To its question, for a reader: what follows from the rules, and which of those that the hypothesis
+        hangs on have not decided; last where the others have."""
+        chosen = [rulings[rule.name] for rule in self.rules]
+        if self.verdict(rulings) == NOT_SUPPORTED:
+            chosen.sort(key=lambda ruling: ruling.verdict == INCONCLUSIVE)
+        found = [ruling.answer for ruling in chosen]
         return " ".join(text for text in found if text) or "Not decided by what was measured here."
 
     def verdict(self, rulings: Mapping[str, Ruling]) -> str:

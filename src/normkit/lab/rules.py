@@ -39,6 +39,7 @@ class Rows(list[dict[str, Any]]):
         every: of all seeds: by them a learning rate is chosen.
         without: the part of the held-out data to leave out.
         replaced: what is said of losses that are no numbers; it is added to.
+        whole: the names of numbers that have no parts to leave out; it is added to.
     """
 
     def __init__(
@@ -48,14 +49,17 @@ class Rows(list[dict[str, Any]]):
         *,
         without: int | None = None,
         replaced: set[str] | None = None,
+        whole: set[str] | None = None,
     ) -> None:
         super().__init__(rows)
         self.every = self if every is None else every
-        self.without, self.replaced = without, set() if replaced is None else replaced
+        self.without = without
+        self.replaced = set() if replaced is None else replaced
+        self.whole = set() if whole is None else whole
 
     def where(self, **wanted: Any) -> Rows:
         found = (row for row in self if _has(row, wanted))
-        return Rows(found, self.every, without=self.without, replaced=self.replaced)
+        return Rows(found, self.every, without=self.without, replaced=self.replaced, whole=self.whole)
 
     def get(self, name: str, **wanted: Any) -> float:
         """The one value of a metric that these settings have. The loss of a run that diverged is its worst
@@ -83,14 +87,29 @@ class Rows(list[dict[str, Any]]):
         return [self._value(row, name) for row in self.where(**wanted) if row.get(name) is not None]
 
     def _value(self, row: Mapping[str, Any], name: str) -> float:
+        parts = row.get("parts") if name == "loss" else None
+        if not parts:
+            self.whole.add(name)
         if _diverged(row, name):
             self.replaced.add(f"seed {row.get('seed')} at {row.get('lr'):g}")
             return float(row["plateau"])
-        parts = row.get("parts")
-        if name == "loss" and self.without is not None and parts:
+        if self.without is not None and parts:
             rest = parts[: self.without] + parts[self.without + 1 :]
             return fmean(rest) * row["loss"] / fmean(parts)  # parts may be of unequal size
         return float(row[name])
+
+
+class _Row(dict[str, Any]):
+    """One that notes which of its baselines are read: they have no parts."""
+
+    def __init__(self, row: Mapping[str, Any], whole: set[str]) -> None:
+        super().__init__(row)
+        self.whole = whole
+
+    def __getitem__(self, name: str) -> Any:
+        if name.startswith("baseline_"):
+            self.whole.add(name)
+        return super().__getitem__(name)
 
 
 def _has(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -109,7 +128,8 @@ class Rule:
     beyond, else inconclusive. Two bounds say that there is no difference that matters: supported if two
     one-sided tests at 5 % say so, which is a 90 % interval between them.
 
-    The interval is that over seeds, and has the sampling error of the held-out data in it.
+    The interval is that over seeds, which divide the data anew. Most of the sampling error of the held-out
+    data is thereby in it; what their common source adds is at most that of all that was held out together.
 
     Args:
         yes, no: what follows for a reader, with ``{effect}`` for what was measured and ``{less}`` for the
@@ -171,7 +191,7 @@ class Rule:
             hits = sum(map(bool, values))
             effect = inner = Effect(hits / len(values), *share_interval(hits, len(values)), of=len(values))
         else:
-            sampling = fmean(self._sampling(own) for own in seeds)
+            sampling = fmean(self._sampling(own) for own in seeds) / len(seeds)
             effect = estimate(values, log=self.log, sampling=sampling)
             inner = estimate(values, log=self.log, sampling=sampling, confidence=EQUIVALENCE)
         enough = len(values) >= LEAST_SEEDS
@@ -179,11 +199,16 @@ class Rule:
         return Ruling(verdict, effect, inner, values, self, tuple(sorted(replaced)))
 
     def _sampling(self, rows: Rows) -> float:
-        """The variance of the effect that the choice of the held-out data adds: a jackknife over parts."""
+        """The variance of the effect that the choice of the held-out data adds: a jackknife over parts. None
+        where a number of the effect has no parts: it was measured on the same data, and would not cancel."""
         count = min((len(row["parts"]) for row in rows if row.get("parts")), default=0)
-        if count < 2:
+        whole: set[str] = set()
+        watched = [_Row(row, whole) for row in rows]
+        found = [
+            float(self.effect(Rows(watched, rows.every, without=part, whole=whole))) for part in range(count)
+        ]
+        if count < 2 or whole:
             return 0.0
-        found = [float(self.effect(Rows(rows, rows.every, without=part))) for part in range(count)]
         if self.log:
             found = _logarithms(found)
         mean = fmean(found)
@@ -267,6 +292,15 @@ class Ruling:
         text = {SUPPORTED: self.rule.yes, NOT_SUPPORTED: self.rule.no}.get(self.verdict, "")
         effect, less = (e.say(self.rule.unit, digits=2) for e in (self.effect, self.effect.turned()))
         return text.format(effect=effect, less=less)
+
+    @property
+    def answer(self) -> str:
+        """The same, or that it is not decided, where the hypothesis hangs on it."""
+        if self.verdict != INCONCLUSIVE or self.rule.aside or not (self.rule.yes or self.rule.no):
+            return self.finding
+        return (
+            f"Not decided: “{self.rule.says}”, {self.problem or self.effect.say(self.rule.unit, digits=2)}."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {

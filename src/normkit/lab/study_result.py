@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +23,7 @@ from normkit.lab.design import (
     studies_package,
 )
 from normkit.lab.extras import needs
-from normkit.lab.rules import INCONCLUSIVE, LEAST_SEEDS, Ruling
+from normkit.lab.rules import INCONCLUSIVE, Ruling
 from normkit.lab.run import Run
 
 if TYPE_CHECKING:
@@ -77,21 +78,25 @@ class StudyResult:
 
     @cached_property
     def rulings(self) -> dict[str, Ruling]:
-        return self.study.judge(self.judged) if self.judged else {}
+        """Before all seeds are there, nothing is decided: else it would be decided by when one looks."""
+        found = self.study.judge(self.judged) if self.judged else {}
+        if self.is_complete:
+            return found
+        return {name: replace(ruling, verdict=INCONCLUSIVE) for name, ruling in found.items()}
 
     @property
     def verdict(self) -> str:
         """Of the hypothesis: supported, not supported, or inconclusive; a smoke run gives none."""
         if self.quick:
             return "no verdict (smoke run)"
-        if len(self.seeds) < LEAST_SEEDS:
-            return f"{INCONCLUSIVE}: fewer than {LEAST_SEEDS} seeds"
+        if not self.is_complete:
+            return f"{INCONCLUSIVE}: {len(self.seeds)} of {self.study.seeds} seeds so far"
         return self.study.verdict(self.rulings)
 
     @property
     def answer(self) -> str:
         """To the question of the study, in plain sentences."""
-        if self.quick or len(self.seeds) < LEAST_SEEDS:
+        if not self.is_complete:
             return f"Not answered yet: {len(self.seeds)} of {self.study.seeds} seeds are done."
         return self.study.answer(self.rulings)
 

@@ -45,7 +45,7 @@ def study(
 
     Args:
         names: as ``normkit study`` lists them.
-        seeds: how many; as many as each study asks for by default. Below three there is no verdict.
+        seeds: how many; as many as each study asks for by default. With fewer there is no verdict.
         quick: the smallest form, to see that it works; no verdict either.
         save: a folder for the rows, as JSON. Rows that it has already are not measured again, and those of a
             complete study are never overwritten.

@@ -146,10 +146,10 @@ def _waiting(results: Mapping[str, StudyResult], wanted: Iterable[str]) -> list[
 def _first_sentence(text: str) -> str:
     """
     Example:
-        >>> _first_sentence("It rises by 0.5 points (0.1 to 0.9). So do others.")
-        'It rises by 0.5 points (0.1 to 0.9).'
+        >>> _first_sentence("In part: LayerNorm's error rises by 0.5 points (0.1 to 0.9). So do others.")
+        "In part: LayerNorm's error rises by 0.5 points (0.1 to 0.9)."
     """
-    return re.split(r"(?<=[.:]) (?=[A-Z])", text, maxsplit=1)[0].rstrip(":")
+    return re.split(r"(?<=[.]) (?=[A-Z“])", text, maxsplit=1)[0]
 
 
 def _beside(result: StudyResult) -> str:
