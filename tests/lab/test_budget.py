@@ -19,7 +19,7 @@ from normkit.lab.measuring import Outcome
 from normkit.lab.pace import Pace
 from normkit.lab.plan import make_plan
 from normkit.lab.run import Run
-from normkit.lab.sweep import compare
+from normkit.lab.sweep import _typed, compare
 
 OWN = "lab.own_task:Small"
 RUNS = [
@@ -377,6 +377,27 @@ def test_seeds_that_were_named_are_kept_and_added_to():
     named = advised({"budget": None}, {"seeds": 5}, seeds=(11, 12, 13))
     assert named == "normkit compare --seeds 11,12,13,14,15"
     assert advised({"budget": None}, {"seeds": 5}) == "normkit compare --seeds 5"
+
+
+def test_steps_that_no_budget_would_reach_are_asked_for_as_steps():
+    about = {"budget": 60, "task": "digits", "planned": {"steps": 40}}
+    assert advised(about, {"steps": 80}) == "normkit compare --budget 2m"
+    most = budget.most_steps("digits")
+    assert advised(about, {"steps": most + 1}) == f"normkit compare --steps {most + 1} --prune"
+    assert advised(about, {"seeds": 40}) == "normkit compare --steps 40 --prune --seeds 40"
+
+
+def test_one_seed_gives_no_answer_and_three_are_asked_for():
+    assert advised({"budget": None}, {"steps": 80}, seeds=(0,)) == "normkit compare --steps 80 --seeds 3"
+    assert advised({"budget": None}, {"seeds": 7}, seeds=(0,)) == "normkit compare --seeds 7"
+
+
+def test_what_has_no_name_is_typed_as_dots():
+    class Local:
+        pass
+
+    given = [Local, lambda dim: None, nk.Placement(pre=True), "rms", Local()]
+    assert _typed(given) == "[Local, ..., Placement(pre=True), 'rms', ...]"
 
 
 def test_what_is_typed_stands_above_the_file(tmp_path, monkeypatch):

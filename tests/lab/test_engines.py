@@ -206,6 +206,22 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
         timeout=60,
     )
     assert 'if __name__ == "__main__":' in result.stderr.splitlines()[-2]
+    assert result.stderr.count("Traceback") == 1, "the workers are silent"
+
+
+def test_a_script_on_standard_input_is_told_before_anything_starts(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-"],
+        input=f"import normkit as nk\nnk.lab.compare('{OWN}', steps=5, out='{tmp_path / 'runs'}')\n",
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+        timeout=60,
+    )
+    assert "Workers cannot start from" in result.stderr
+    assert "workers=0" in result.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_process_of_a_notebook_is_left_as_it_was():

@@ -2,6 +2,7 @@
 model sees what it is to predict."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -53,7 +54,11 @@ def test_what_could_not_be_read_is_named(tmp_path):
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     (tmp_path / "nothing.txt").write_bytes(b"  \n")
+    (tmp_path / "elsewhere").symlink_to(tmp_path.parent)
+    os.mkfifo(tmp_path / "pipe")
     words = corpus.read(str(tmp_path)).words
+    assert "1 linked folder (elsewhere)" in words
+    assert "1 no plain file (pipe)" in words
     assert "gone.txt" in words
     assert "loop.txt" in words
     assert "1 empty (nothing.txt)" in words
@@ -135,6 +140,53 @@ def test_batch_norm_sees_the_future_and_layer_norm_does_not():
     assert leak_of(language_model("batch"), ids) > 1e-3
 
 
+class Seeing(nn.LayerNorm):
+    """Each vector gets a part of one that comes later, by the method of those that inherit."""
+
+    def forward(self, x):
+        return super().forward(self.seen(x))
+
+
+class Prefix(Seeing):
+    def seen(self, x):
+        return torch.cat([x[:, :8] - x[:, :8].mean(1, keepdim=True), x[:, 8:]], dim=1)
+
+
+class Chunks(Seeing):
+    """Of five positions; the last chunk stays as it is."""
+
+    def seen(self, x):
+        whole = (x.shape[1] - 1) // 5 * 5
+        parts = x[:, :whole].unflatten(1, (-1, 5)) if whole else x[:, :0].unflatten(1, (0, 5))
+        return torch.cat([(parts - parts.mean(2, keepdim=True)).flatten(1, 2), x[:, whole:]], dim=1)
+
+
+class NextButLast(Seeing):
+    def seen(self, x):
+        return torch.cat([x[:, :-2] + x[:, 1:-1].roll(1, -1), x[:, -2:]], dim=1)
+
+
+class WithGradients(Seeing):
+    def seen(self, x):
+        return x + x.roll(-1, 1) if torch.is_grad_enabled() else x
+
+
+class InEvaluation(Seeing):
+    def seen(self, x):
+        return x if self.training else x + x.roll(-1, 1)
+
+
+@pytest.mark.parametrize("norm", [Prefix, Chunks, NextButLast, WithGradients, InEvaluation])
+def test_a_norm_that_sees_the_future_in_its_own_way_is_found(norm):
+    for length in (16, 200):
+        ids = torch.randint(0, 256, (4, length), generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        sizes = {"vocab": 256, "dim": 16, "depth": 1, "heads": 2, "context": length}
+        assert leak_of(nk.LanguageModel(**sizes, norm=norm), ids) > 1e-3
+        assert leak_of(nk.LanguageModel(**sizes, norm="layer"), ids) == 0
+    assert leak_of(language_model("batch"), ids[:, :1]) == 0, "nothing comes before the first token"
+
+
 def test_the_causality_check_leaves_the_model_as_it_was():
     model = language_model("batch").eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -160,10 +212,10 @@ def test_an_arm_that_sees_the_future_is_refused_end_to_end(tmp_path):
     )
     leaking = next(arm for arm in result.summary.arms if arm.values["norm"] == "batch")
     assert (leaking.ending, leaking.can_win) == ("leaks", False)
-    assert "batch · peri sees the future in training" in result.why
+    assert "batch · peri sees the future" in result.why
     assert result.winner is not leaking
     page = (tmp_path / "report.html").read_text()
-    assert "sees the future in training" in page
+    assert "sees the future" in page
 
 
 def test_a_task_that_cannot_be_learnt_gives_no_answer(tmp_path):

@@ -194,6 +194,10 @@ def test_a_hundredth_above_the_worst_is_an_explosion(end, plateau, diverged):
     assert exploded([2.0, end], 2.0, end, plateau) is diverged
 
 
+def test_an_explosion_in_the_first_steps_is_one():
+    assert exploded([2.0, *[1e12] * 59], 2.0, 1e12, 3.0)
+
+
 def test_who_overfits_has_not_diverged():
     assert not exploded([2.0, 0.1], 2.0, 9.0, 2.0), "the training loss is low"
     assert not exploded([2.0, 9.0], 2.0, 1.0, 2.0), "validation says otherwise"

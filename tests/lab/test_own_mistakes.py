@@ -165,3 +165,53 @@ def test_a_task_that_a_package_passes_on_counts_with_its_own_source(folder):
     assert imported("passing_on:Mine", what="task").__name__ == "Mine"
     assert "class Mine" in source_of("passing_on:Mine")
     assert "from .inside import" in source_of("passing_on:Mine")
+
+
+KINDS = {  # a method that gives what it must not, and what is said of it
+    "loss of each row": (
+        "loss",
+        "(model(batch[0]) - batch[1]) ** 2",
+        "loss() of the task gave a tensor of shape (",
+    ),
+    "loss as a number": ("loss", "1.5", "loss() of the task gave float 1.5"),
+    "loss without a gradient": ("loss", "model(batch[0]).mean().detach()", "a tensor without a gradient"),
+    "no weights": ("model", "nn.Identity()", "has no parameters to train"),
+    "nothing held out": ("held_out", "None", "held_out() of the task gave None"),
+    "a number for baselines": ("baselines", "3", "baselines() of the task gave 3"),
+    "a baseline that is NaN": ("baselines", "{'silly': float('nan')}", "gave NaN for 'silly'"),
+    "no division": ("split", "None", "split() of the task gave None"),
+    "numbers of nobody's": ("batch", "(torch.randn(size, 1), torch.randn(size, 1))", "other numbers for a"),
+}
+ARGUMENTS = {"loss": "model, batch", "model": "run", "split": "seed", "batch": "size, generator"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_method_that_gives_something_else_is_named_before_the_start(kind, folder, capsys):
+    method, value, text = KINDS[kind]
+    changed = f"{TASK}\n\nclass Other(Mine):\n    def {method}(self, {ARGUMENTS.get(method, '*_')}):\n"
+    (folder / "own_mistake.py").write_text(f"{changed}        return {value}\n")
+    code, out, err = run(capsys, *COMMANDS["compare"], "--task", "own_mistake:Other")
+    assert code == 2
+    assert text in err
+    assert "Traceback" not in err
+    assert "plan " not in out or "loss" in method or "model" in method
+
+
+NORMS = {
+    "shape": ("x[..., 1:]", "gave the shape (2, 3, 7) for (2, 3, 8)"),
+    "kind": ("(x, x)", "gave a tuple"),
+    "NaN": ("x * float('nan')", "gave NaN or inf for random numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_norm_that_gives_something_else_is_named(kind, folder, capsys):
+    value, text = NORMS[kind]
+    norm = f"class Norm(nn.LayerNorm):\n    def forward(self, x):\n        return {value}\n"
+    (folder / "own_mistake.py").write_text(f"from torch import nn\n\n{norm}")
+    sizes = ["--width", 8, "--depth", 1, "--lr", "1e-3", "--placement", "pre"]
+    task = ["--task", "digits", "--steps", 2, "--seeds", 1, "--workers", 0, "--out", "o"]
+    code, _, err = run(capsys, "compare", *task, *sizes, "--norm", "own_mistake:Norm")
+    assert code == 2
+    assert f"The norm own_mistake:Norm {text}" in err
+    assert "Traceback" not in err

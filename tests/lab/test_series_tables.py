@@ -77,10 +77,12 @@ def test_a_missing_value_is_the_one_before_it(written):
     table = frame()
     table.loc[[0, 1, 10, 11], "x"] = float("nan")
     table.loc[20, "x"] = float("inf")
+    table.loc[30, "x"] = 1e300
     found = panel(written(table)).values[:, 0]
     assert len(found) == ROWS - 2  # nothing is known before the first two
     assert found[8] == found[9] == found[7]
     assert found[18] == found[17]
+    assert found[28] == found[27], "nothing that was measured is that large"
 
 
 def test_no_header_comments_tokens_and_compression(written, tmp_path):

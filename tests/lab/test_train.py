@@ -36,6 +36,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_a_schedule_that_ends_elsewhere_now_is_said(tmp_path, capsys):
+    train(small(schedule="cosine"), tmp_path)
+    train(small(schedule="cosine", steps=40), tmp_path, resume=True)
+    assert "schedule cosine to step 40; it had been to 30" in capsys.readouterr().out
+
+
 def test_a_run_whose_data_change_with_time_is_resumed_in_its_time(tmp_path):
     run = Run(task="stream", options=(("jump", "shift"),), depth=1, width=8, batch_size=4, steps=20)
     first = train(run, tmp_path, progress=False)

@@ -110,6 +110,8 @@ BAD = {
     "settings that are not there": (["compare", "/no/such.toml"], "No such file"),
     "a folder without runs": (["report", "/no/such/folder"], "has no runs.sqlite"),
     "several values for one run": (["train", "--lr", "1e-3,1e-2"], "fix: normkit compare"),
+    "a warm-up that never ends": (["compare", "--warmup", "50", "--steps", "20"], "--warmup 2"),
+    "two forms of a report": (["report", ".", "--json", "--csv"], "--json came with --csv"),
     "sharding alone": (["train", "--task", OWN, "--shard"], "torchrun"),
 }
 
@@ -159,6 +161,13 @@ def test_values_of_a_field_that_is_given_twice_are_both_taken(capsys, tmp_path):
     assert code == 0
     assert "noise 0.1" in out
     assert "noise 0.2" in out
+
+
+def test_a_flag_that_is_given_twice_has_both_values(capsys, tmp_path):
+    twice = ["--norm", "layer", "--norm", "rms", "--lr", "1e-2"]
+    code, out, _ = run(capsys, "compare", *SMALL, "--seeds", 1, *twice, "--out", tmp_path)
+    assert code == 0
+    assert "2 runs (2 norm)" in out
 
 
 def test_a_norm_and_a_placement_of_ones_own_are_found(capsys, tmp_path, monkeypatch):

@@ -10,20 +10,28 @@ import click
 __all__ = ["compare"]
 
 
+def _joined(_: Any, __: Any, values: tuple[str, ...]) -> str | None:
+    """A flag that is given twice has both values."""
+    return ",".join(values) if values else None
+
+
+SEVERAL: dict[str, Any] = {"multiple": True, "callback": _joined}
+
+
 @click.command()
 @click.argument("settings", required=False, metavar="[SWEEP.TOML]")
 @click.option("--task", help="text, digits, lines, stream, series, or package.module:Class.  [text]")
 @click.option(
     "--data", help="Files of text: a file, folder or glob; for series a CSV or Parquet.  [built in]"
 )
-@click.option("--norm", help="Norms, with commas: layer,rms,batch,…")
-@click.option("--placement", help="Placements, with commas: post,pre,peri,…")
-@click.option("--lr", help="Learning rates, or a range first:last:count.")
-@click.option("--seeds", help="How many seeds, or which, with commas.  [3]")
-@click.option("--depth", help="Numbers of layers.")
-@click.option("--width", help="Features of the residual stream.")
-@click.option("--batch-size", help="Rows a step.")
-@click.option("--warmup", help="Steps in which the learning rate rises.")
+@click.option("--norm", **SEVERAL, help="Norms, with commas: layer,rms,batch,…")
+@click.option("--placement", **SEVERAL, help="Placements, with commas: post,pre,peri,…")
+@click.option("--lr", **SEVERAL, help="Learning rates, or a range first:last:count.")
+@click.option("--seeds", **SEVERAL, help="How many seeds, or which, with commas.  [3]")
+@click.option("--depth", **SEVERAL, help="Numbers of layers.")
+@click.option("--width", **SEVERAL, help="Features of the residual stream.")
+@click.option("--batch-size", **SEVERAL, help="Rows a step.")
+@click.option("--warmup", **SEVERAL, help="Steps in which the learning rate rises.")
 @click.option("--steps", type=int, help="Steps of a run.")
 @click.option("--budget", metavar="TIME", help="A time instead of steps: 90s, 10m, 1h30m.")
 @click.option("--device", help="cpu, cuda, cuda:1 or mps.  [cpu]")

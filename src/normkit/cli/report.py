@@ -15,19 +15,24 @@ __all__ = ["report"]
 
 @click.command()
 @click.argument("folder")
-@click.option("--json", "form", flag_value="json", help="Print the runs as JSON.")
-@click.option("--csv", "form", flag_value="csv", help="Print the runs as CSV.")
-@click.option("--parquet", "form", flag_value="parquet", help="Write FOLDER/runs.parquet.")
-@click.option("--tensorboard", "form", flag_value="tensorboard", help="Write FOLDER/tensorboard.")
-def report(folder: str, form: str | None) -> None:
+@click.option("--json", is_flag=True, help="Print the runs as JSON.")
+@click.option("--csv", is_flag=True, help="Print the runs as CSV.")
+@click.option("--parquet", is_flag=True, help="Write FOLDER/runs.parquet.")
+@click.option("--tensorboard", is_flag=True, help="Write FOLDER/tensorboard.")
+def report(folder: str, **forms: bool) -> None:
     """Write the page of a comparison again, or export its runs.
 
     FOLDER is that of  normkit compare, or of  normkit study, which has a page only. A sweep that is still
     going on, or was stopped, is read as far as it has come.
     """
+    from normkit.errors import user_error
     from normkit.lab import export
     from normkit.lab.comparison import Comparison, unreadable
 
+    chosen = [name for name, wanted in forms.items() if wanted]
+    if len(chosen) > 1:
+        raise user_error(f"--{chosen[0]} came with --{chosen[1]}.", expected="one of them")
+    form = chosen[0] if chosen else None
     if _has_studies(Path(folder)):
         _show_studies(folder, form)
         return

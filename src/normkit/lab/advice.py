@@ -13,6 +13,7 @@ __all__ = ["EDGES", "around", "changed", "last_step", "slope_of", "steps_to", "w
 
 EDGES = ("largest", "smallest")  # of the learning rates that were tried
 DECADE = 10.0
+FLATTENS = 1.3  # a curve falls ever more slowly, on this scale too
 FURTHEST = 30  # times the steps so far; beyond, nobody should trust a line through two points
 
 
@@ -28,7 +29,7 @@ def steps_to(arm: Arm, floor: float) -> int | None:
         return None
     last, low = arm.validation[-1]
     target = floor - 0.02 * abs(floor)
-    growth = max(0.3, (low - target) / slope)
+    growth = max(0.3, FLATTENS * (low - target) / slope)
     return None if growth > math.log(FURTHEST) else _round(last * math.exp(growth))
 
 

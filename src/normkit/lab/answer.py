@@ -231,7 +231,7 @@ def _barred(arms: Sequence[Arm]) -> str:
         return ""
     verb = "sees" if len(leaks) == 1 else "see"
     return (
-        f" {', '.join(leaks)} {verb} the future in training (earlier outputs change if the last token does, "
+        f" {', '.join(leaks)} {verb} the future (earlier outputs change if a later token does, "
         "as with BatchNorm's mean over all positions): refused as the answer."
     )
 

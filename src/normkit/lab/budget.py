@@ -14,19 +14,36 @@ from normkit.lab import halving
 from normkit.lab.analysis import Summary
 from normkit.lab.halving import Results, arm_of, cell_of
 from normkit.lab.run import Run
+from normkit.lab.task import loaded_defaults
 from normkit.transformer.description import short
 
-__all__ = ["budget_seconds", "fewer_rates", "fitting_steps", "least_seconds", "planned_cost", "rounds"]
+__all__ = [
+    "MORE_SEEDS",
+    "budget_seconds",
+    "fewer_rates",
+    "fitting_steps",
+    "least_seconds",
+    "most_steps",
+    "planned_cost",
+    "rounds",
+]
 
 FIRST = 0.8  # of the budget is planned; the rest is for seeds where arms are close, and for a loaded machine
 LAST = 0.03  # of the budget: for runs that take longer than they should, and for the page
 FEWEST = 40  # steps; in fewer nobody can say whether a run has learnt
+LONGEST = 10  # times the steps that a task has by default
 MORE_SEEDS = 24  # at most, beyond those that were planned
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _ROUND = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
 MORE = 0.5  # rates an arm, beside the better half: about every second arm keeps one that is close
 
 Cost = Callable[[Run], float]
+
+
+def most_steps(task: str) -> int:
+    """Of a run: from there on a budget goes into seeds."""
+    usual: int = loaded_defaults(task).get("steps", Run.steps)
+    return LONGEST * usual
 
 
 def budget_seconds(given: Any) -> float:

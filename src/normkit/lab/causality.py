@@ -8,27 +8,51 @@ from torch import Tensor, nn
 __all__ = ["NOTHING", "leak_of"]
 
 NOTHING = 1e-5  # of the largest output: rounding
+TOKENS = 32  # that are changed, each in a row of its own
 
 
 def leak_of(model: nn.Module, ids: Tensor) -> float:
-    """How much the outputs at all positions but the last change, of the largest one, if the last token of
-    every row (N, L) is another. In training mode: there BatchNorm takes its mean over all positions.
+    """How much outputs change, of the largest one, if a later token is another: row by row another one, of
+    ``ids`` (N, L), the first and the last ones and some between. In evaluation mode and in training mode: in
+    the latter BatchNorm takes its mean over all positions, and gradients are on, as a norm can tell.
 
     The model is left as it was.
     """
-    other = ids.clone()
-    other[:, -1] = torch.where(ids[:, -1] > 0, ids[:, -1] - 1, ids[:, -1] + 1)
+    places = _places(ids.shape[1])
+    if not len(places):
+        return 0.0
+    rows = torch.arange(len(places))
+    tokens = ids[rows % len(ids)]
+    other = tokens.clone()
+    was = tokens[rows, places]
+    other[rows, places] = torch.where(was > 0, was - 1, was + 1)
+    before = torch.arange(ids.shape[1]) < places[:, None]
+    return max(_change(model, tokens, other, before, training) for training in (True, False))
+
+
+def _places(length: int) -> Tensor:
+    """Of the tokens to change; nothing stands before the first."""
+    places = torch.arange(1, length)
+    if len(places) <= TOKENS:
+        return places
+    ends, middle = TOKENS // 4, places[TOKENS // 4 : -TOKENS // 4]
+    drawn = torch.randperm(len(middle), generator=torch.Generator().manual_seed(0))[: TOKENS - 2 * ends]
+    return torch.cat([places[:ends], middle[drawn].sort().values, places[-ends:]])
+
+
+def _change(model: nn.Module, tokens: Tensor, other: Tensor, before: Tensor, training: bool) -> float:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    was = model.training
-    model.train()
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
             found = []
-            for tokens in (ids, other):
+            for ids in (tokens, other):
                 torch.manual_seed(0)
-                found.append(model(tokens).float()[:, :-1])
+                found.append(model(ids).detach().float()[before])
     finally:
-        model.train(was)
+        for module, mode in modes:
+            module.training = mode
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])

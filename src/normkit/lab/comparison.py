@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normkit.errors import NormkitError, user_error
+from normkit.lab import budget
 from normkit.lab.advice import changed
 from normkit.lab.analysis import Summary, row, summarise
 from normkit.lab.arms import Arm
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "unreadable"]
 
+ENOUGH_SEEDS = 3  # from which on a difference can be judged
 COPIED = 0.05  # of the held-out rows: a few may be the same by chance
 
 
@@ -113,7 +115,11 @@ class Comparison:
         changes = [a.change for a in self.summary.answers if a.state == "none" and a.change]
         if self._stopped:
             return str(self.about["command"])
-        return changed(self.about["command"], self._affordable(changes[0])) if changes else None
+        if not changes:
+            return None
+        one = len({run.seed for run, _ in self.results}) == 1
+        enough = {"seeds": ENOUGH_SEEDS} if one and "seeds" not in changes[0] else {}
+        return changed(self.about["command"], {**self._affordable(changes[0]), **enough})
 
     def _seeds(self, change: Mapping[str, Any]) -> Mapping[str, Any]:
         """Those that were asked for, if they were named, and more, so that what is done is kept."""
@@ -127,11 +133,14 @@ class Comparison:
         """The same as a longer budget, where that is what was asked for."""
         if self.about["budget"] is None or not {"lr", "steps", "seeds"} & set(change):
             return self._seeds(change)
-        if "lr" in change:  # the same steps, so that what is done is kept
-            steps = self.about["planned"]["steps"]
-            return {**change, "budget": None, "steps": steps, "prune": True}
         longest = max((run for run, _ in self.results), key=lambda run: run.steps)
         seeds = len({run.seed for run, _ in self.results})
+        if (
+            "lr" in change  # the same steps, so that what is done is kept
+            or change.get("steps", 0) > budget.most_steps(self.about["task"])
+            or change.get("seeds", 0) > seeds + budget.MORE_SEEDS
+        ):
+            return self._seeds({"budget": None, "steps": longest.steps, "prune": True, **change})
         factor = change["steps"] / longest.steps if "steps" in change else change["seeds"] / seeds
         return {"budget": written(self.about["budget"] * max(1.2, factor))}
 

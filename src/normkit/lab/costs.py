@@ -14,6 +14,7 @@ from normkit.errors import NormkitError
 from normkit.lab import machine
 from normkit.lab.devices import check_device
 from normkit.lab.measuring import measure
+from normkit.lab.norm_check import blames_the_norm
 from normkit.lab.run import Run
 from normkit.lab.task import Task, explained
 from normkit.lab.training import Training
@@ -45,7 +46,7 @@ class Costs:
                 arm = _here(replace(run, seed=0, lr=1e-3, until=None))
                 if arm not in self.tried:
                     self.tried.add(arm)
-                    with explained(str(run), run.task), self.limit():
+                    with explained(str(run), run.task), blames_the_norm(run), self.limit():
                         self._try(arm)
 
     def _try(self, arm: Run) -> None:

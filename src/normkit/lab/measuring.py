@@ -18,7 +18,7 @@ from normkit.lab.judging import baselines_of, judged_by, losses, mean_over_rows
 from normkit.lab.machine import Memory
 from normkit.lab.run import Run
 from normkit.lab.task import Task, row_count, rows
-from normkit.lab.training import Training
+from normkit.lab.training import Training, loss_of
 
 __all__ = ["ENDINGS", "Outcome", "is_stuck", "measure", "probe"]
 
@@ -230,9 +230,10 @@ def is_stuck(losses: Sequence[float], held_out: float, plateau: float | None) ->
 
 def exploded(losses: Sequence[float], before: float, after: float, plateau: float | None) -> bool:
     """Is it worse in the end than it was at first, and than the worst baseline? Both on what it is trained on
-    and on validation: one that only overfits has not diverged, and the loss of a few rows says little."""
+    and on validation: one that only overfits has not diverged, and the loss of a few rows says little. The
+    first loss is that before any step: an explosion can be over within a tenth of the run."""
     tenth = max(1, len(losses) // 10)
-    pairs = ((fmean(losses[:tenth]), fmean(losses[-tenth:])), (before, after))
+    pairs = ((losses[0], fmean(losses[-tenth:])), (before, after))
     for first, last in pairs:
         worst = max(first, plateau if plateau is not None else first)
         if last <= worst + MARGIN * abs(worst):
@@ -277,7 +278,7 @@ def probe(task: Task, model: nn.Module, batch: Any) -> dict[str, list[float | No
     try:
         device = device_of(model)
         with kept_random(device):
-            task.loss(model, to_device(batch, device)).backward()
+            loss_of(task, model, to_device(batch, device)).backward()
     finally:
         for hook in hooks:
             hook.remove()

@@ -80,6 +80,13 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
             f"The comparison has {count:,} runs.",
             expected=f"at most {MAX_RUNS:,}: fewer values, or fewer axes",
         )
+    longest, shortest = max(axes["warmup"]), min(axes["steps"])
+    if given.get("steps") is not None and longest > shortest:
+        raise user_error(
+            f"warmup got {longest}, and a run has {shortest} steps.",
+            expected="a warm-up that ends before the run does",
+            fix=f"--warmup {shortest // 10}",
+        )
     device = given.get("device", Run.device)
     runs = [
         Run(

@@ -184,9 +184,11 @@ def written(seconds: float) -> str:
     """As one would type it, rounded upwards.
 
     Example:
-        >>> written(95), written(601), written(5000)
-        ('2m', '11m', '1h24m')
+        >>> written(12.3), written(95), written(601), written(5000)
+        ('20s', '2m', '11m', '1h24m')
     """
+    if seconds <= 50:
+        return f"{math.ceil(seconds / 10) * 10}s"
     minutes = math.ceil(seconds / 60)
     hours, rest = divmod(minutes, 60)
     return f"{hours}h{f'{rest}m' if rest else ''}" if hours else f"{minutes}m"

@@ -78,6 +78,7 @@ class _Single:
             self.data = self.task.fingerprint
         self.losses: list[float | None] = []
         self.held_out: list[tuple[int, float | None]] = []
+        self.other_end: int | None = None  # of the schedule, before it was resumed
 
     def train(self, resume: bool, bf16: bool, compile: bool) -> dict[str, Any]:
         self.bf16 = bf16
@@ -190,6 +191,8 @@ class _Single:
         say(f"run      {self.run}, {self.run.last} steps")
         if training.step:
             say(f"resumed  at step {training.step}")
+        if self.other_end is not None:
+            say(f"schedule {self.run.schedule} to step {self.run.steps}; it had been to {self.other_end}")
         say(f"results  {self.folder}\n")
 
     def _save(self, training: Training) -> None:
@@ -233,6 +236,8 @@ class _Single:
         for where in (config, now):
             where["options"] = {k: v for k, v in where["options"].items() if k != "data"}
         differ = [name for name in now if config.get(name) != now[name]]
+        before = state["config"]["steps"]
+        self.other_end = before if before != self.run.steps and self.run.schedule != "constant" else None
         if differ or state["data"] != self.data:
             what = ", ".join(f"{n} {config.get(n)!r}" for n in differ) or "other data"
             raise user_error(

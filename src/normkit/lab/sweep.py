@@ -25,8 +25,6 @@ from normkit.lab.task import task_class
 
 __all__ = ["compare", "compare_settings"]
 
-LONGEST = 10  # times the steps that a task has by default: a budget that is left goes into seeds
-
 
 def compare(
     task: Any = "text",
@@ -190,32 +188,39 @@ def _within(settings: Mapping[str, Any], sweep: Sweep, engine: Engine, seconds: 
     sweep.costs.try_all(runs)
     left = (seconds - sweep.elapsed - START) * workers
     rates = sorted({run.lr for run in runs})
-    steps = budgets.fitting_steps(runs, sweep.costs.of, left, LONGEST * usual)
+    most = budgets.most_steps(runs[0].task)
+    steps = budgets.fitting_steps(runs, sweep.costs.of, left, most)
     if settings.get("lr") is None and steps < usual / 4 and len(rates) > 3:
         rates = budgets.fewer_rates(rates)
         runs = tuple(run for run in runs if run.lr in rates)
-        steps = budgets.fitting_steps(runs, sweep.costs.of, left, LONGEST * usual)
+        steps = budgets.fitting_steps(runs, sweep.costs.of, left, most)
     if steps < budgets.FEWEST:
         least = written(budgets.least_seconds(runs, sweep.costs.of) / workers + sweep.elapsed - sweep.spent)
-        arms = len(runs) // len(rates)
+        seeds = len({run.seed for run in runs})
+        arms = len(runs) // len(rates) // seeds
         raise user_error(
-            f"--budget: {duration(seconds)} are not enough for {arms} runs at {len(rates)} learning rates.",
+            f"--budget: {duration(seconds)} will not do for {_count(arms, 'arm')} at "
+            f"{_count(len(rates), 'learning rate')}, with {_count(seeds, 'seed')}.",
             expected=f"about {least} on this machine, or fewer arms or seeds",
             fix=f"--budget {least}",
         )
     return {"steps": steps, "lr": rates}
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _typed(value: Any) -> str:
-    """As one would type it: an object by its name."""
+    """As one would type it: an object by its name, and as ... if it has none."""
     if isinstance(value, list | tuple | range):
         return f"[{', '.join(map(_typed, value))}]"
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of numpy's or torch's
         value = value.item()
     if isinstance(value, str | int | float | bool | dict | None):
         return repr(value)
-    name = getattr(value, "__qualname__", None)
-    return name if name is not None and name.isidentifier() else repr(value)
+    name = getattr(value, "__name__", "")
+    return name if name.isidentifier() else "..." if repr(value).startswith("<") else repr(value)
 
 
 def _folder(plan: Plan) -> Path:

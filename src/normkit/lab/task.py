@@ -347,7 +347,8 @@ def explained(what: str, task: str) -> Iterator[None]:
         home = own.module_name(task) if own.is_object(task) else task.partition(":")[0]
         file = getattr(sys.modules.get(home), "__file__", None)
         frames = traceback.extract_tb(error.__traceback__)
-        frame = next((f for f in reversed(frames) if f.filename == file), frames[-1])
+        in_reach = [f for f in frames if not f.filename.startswith(_NOT_A_USERS + _TORCH)]
+        frame = next((f for f in reversed(frames) if f.filename == file), (in_reach or frames)[-1])
         refused = user_error(
             f"{what}: {_said(error)}",
             expected=f"a task {own.short_name(task)} that trains",
@@ -375,5 +376,6 @@ def _own_traceback(error: BaseException, home: str | None = None) -> str:
     return "\n\n" + "".join(traceback.format_exception(type(error), error, first)).rstrip()
 
 
-# This package, and what imports modules.
+# This package, and what imports modules; and torch.
+_TORCH = (str(Path(torch.__file__).parent),)
 _NOT_A_USERS = (str(Path(__file__).parent.parent), str(Path(importlib.__file__).parent), "<frozen importlib")

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normkit.errors import user_error
 from normkit.lab.devices import to_device
@@ -16,7 +16,7 @@ from normkit.lab.judging import losses, mean_over_rows
 from normkit.lab.run import Run
 from normkit.lab.task import Task
 
-__all__ = ["Training", "learning_rate"]
+__all__ = ["Training", "learning_rate", "loss_of"]
 
 WEIGHT_DECAY, BETAS = 0.0, (0.9, 0.95)
 
@@ -55,6 +55,11 @@ class Training:
         torch.manual_seed(run.seed)
         self.device = torch.device(device or run.device)
         self.model = prepare(self.task.model(run).to(self.device))
+        if not any(p.requires_grad for p in self.model.parameters()):
+            raise user_error(
+                f"The model of the task, {type(self.model).__name__}, has no parameters to train.",
+                expected="a module with weights",
+            )
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=run.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
@@ -71,7 +76,7 @@ class Training:
         drawn = self.task.batch(self.run.batch_size, self.generator)  # on the CPU: the same on every device
         batch = to_device(self.share(drawn), self.device)
         with self.autocast:
-            loss = self.task.loss(self.model, batch)
+            loss = loss_of(self.task, self.model, batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -84,3 +89,21 @@ class Training:
         if not batches:
             raise user_error("held_out() of the task gives no batch.", expected="at least one")
         return mean_over_rows(losses(self.task, self.model, batches), batches)
+
+
+def loss_of(task: Task, model: nn.Module, batch: Any) -> Tensor:
+    """One number with a gradient: a task of one's own may give anything."""
+    loss = task.loss(model, batch)
+    if not isinstance(loss, Tensor):
+        got = f"{type(loss).__name__} {loss!r}"[:80]
+    elif loss.numel() != 1:
+        got = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        got = "a tensor without a gradient"
+    else:
+        return loss
+    raise user_error(
+        f"loss() of the task gave {got}.",
+        expected="one number that depends on the model, as F.cross_entropy(…) gives",
+        fix="leave out  .item(), .detach()  and  torch.no_grad(); take the mean over rows.",
+    )

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
@@ -53,6 +54,8 @@ class LocalEngine:
                 fix="--engine ray shares several GPUs.",
             )
         self.workers = most if workers is None else workers
+        if self.workers:
+            _check_script()
         self.limit, self.objects = limit, objects
         self._idle: list[_Slot] = []
 
@@ -121,6 +124,16 @@ _NEVER_STARTED = "A worker died before it could start."
 _GUARD = """in a script of your own, start the comparison under
        if __name__ == "__main__":
        or train in the process itself, with workers=0, as a script on standard input has to."""
+
+
+def _check_script() -> None:
+    """A worker runs the script that has started it, up to here. One without a guard ends there, and says
+    nothing: the first process does."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(1)
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is not None and not os.path.exists(file):
+        raise user_error(f"Workers cannot start from {file}.", expected="a script in a file", fix=_GUARD)
 
 
 class _Slot:

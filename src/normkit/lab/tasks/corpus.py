@@ -148,6 +148,9 @@ def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> C
     skipped: dict[str, list[str]] = {}
     for path, _, _ in seen:
         name = os.path.relpath(path, root)
+        if path.exists() and not path.is_file():
+            skipped.setdefault("linked folder" if path.is_dir() else "no plain file", []).append(name)
+            continue
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -195,7 +198,8 @@ def _paths(where: str) -> tuple[Path, list[Path]]:
 
 
 def _within(root: Path) -> list[Path]:
-    """All files in a folder. One that may not be looked into is an error: nobody knows what is missing."""
+    """All files in a folder, and the folders that it links to, which are not followed. One that may not be
+    looked into is an error: nobody knows what is missing."""
 
     def refuse(error: OSError) -> None:
         raise user_error(
@@ -210,6 +214,7 @@ def _within(root: Path) -> list[Path]:
     for folder, folders, names in os.walk(root, onerror=refuse):
         hidden = [f for f in folders if f.startswith(".") or holds_results(os.path.join(folder, f))]
         folders[:] = sorted(set(folders) - set(hidden))
+        links = [f for f in folders if os.path.islink(os.path.join(folder, f))]
         if not holds_results(folder):
-            found += [Path(folder) / name for name in names if not name.startswith(".")]
-    return sorted(p for p in found if not os.path.exists(p) or os.path.isfile(p))
+            found += [Path(folder) / name for name in (*names, *links) if not name.startswith(".")]
+    return sorted(found)
