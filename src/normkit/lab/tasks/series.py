@@ -188,17 +188,31 @@ class SeriesTask(Task):
         std, mean = torch.std_mean(rows / size, dim=0, correction=0)
         return mean * size, torch.where(std > 0, std * size, 1.0)
 
+    @property
+    def _spread_of_others(self) -> Tensor:
+        """The standard deviation of each column without its farthest training row, which may make it alone;
+        that of all, where the others are constant."""
+        mean, std = self.scales
+        rows = self.panel.values[self.parts == windows.TRAINING]
+        farthest = ((rows - mean) / std).abs().argmax(dim=0, keepdim=True)
+        there = torch.ones_like(rows, dtype=torch.bool).scatter_(0, farthest, False)
+        others = rows.t()[there.t()].view(rows.shape[1], -1)
+        size = others.abs().amax(dim=1).clamp_min(1e-300)
+        spread = (others / size[:, None]).std(dim=1, correction=0)
+        return torch.where(spread > 1e-12, spread * size, std)
+
     @cached_property
     def values(self) -> Tensor:
         """All rows, in standard deviations from the mean."""
         mean, std = self.scales
         found = (self.panel.values - mean) / std
-        used = torch.where((self.parts != windows.UNUSED)[:, None], found, 0.0).abs()
+        farther = found * (std / self._spread_of_others)
+        used = torch.where((self.parts != windows.UNUSED)[:, None], farther, 0.0).abs()
         if float(used.max()) > FARTHEST:
             row, column = divmod(int(used.argmax()), used.shape[1])
             raise user_error(
                 f"{self.panel.columns[column]} is {self.panel.values[row, column].item():.4g} in one row, "
-                f"{used.max().item():.2g} standard deviations from its mean in the training data.",
+                f"{used.max().item():.2g} standard deviations of the other training rows from the mean.",
                 expected=f"at most {FARTHEST:,.0f}: it alone would decide every loss",
                 fix="mend the value, or leave the column out with --set columns=OTHERS.",
             )

@@ -15,7 +15,6 @@ __all__ = ["NUMERALS", "has_commas", "in_thousandths", "is_text", "read_numbers"
 
 MARKS = {"point": (".", ","), "comma": (",", ".")}  # of a decimal, and between groups of three
 MOST_UNREAD = 0.05  # of the values of a column may look like numbers, and be none
-BEYOND = 1e30  # nothing that was measured is; its square is inf in float32
 ENOUGH = 50  # values like 2,362 beside whole ones: with decimals, one of them would be shorter
 DIGITS = re.compile(r"[<>≤≥~$€£]*\s*[+-]?[\d.,\s'’]*\d[\d.,\s'’]*[%$€£*]?")
 
@@ -71,7 +70,7 @@ def read_numbers(column: Any, name: str, where: str) -> Any:
     """Floats; what is no number is missing. An error if it is unclear which numbers they are."""
     number = needs("pandas").to_numeric(column, errors="coerce").astype(float)
     if not is_text(column) or number.notna().sum() == column.notna().sum():
-        return number.where(number.abs() < BEYOND)
+        return number.where(number.abs() != float("inf"))
     written = _Written(column)
     style = written.style(None)
     if style is None and written.share > 0.5:
@@ -91,7 +90,7 @@ def read_numbers(column: Any, name: str, where: str) -> Any:
             fix="write them with a decimal point and nothing between thousands, or name others with "
             "--set columns=NAME+NAME.",
         )
-    return number.where(number.abs() < BEYOND)
+    return number.where(number.abs() != float("inf"))
 
 
 class _Written:
