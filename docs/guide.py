@@ -200,7 +200,7 @@ def findings(results: Results) -> list[str]:
             if result is None:
                 blocks.append(f"Being measured: run `{command(name)}`.")
                 continue
-            said = [ruling.finding for ruling in result.rulings.values() if ruling.finding]
+            said = [ruling.finding for ruling in result.study.in_order(result.rulings) if ruling.finding]
             said = said or [f"Its hypothesis: {result.verdict}."]
             blocks.append("\n".join(f"- {text}" for text in said))
             scale = f"{sentence_case(result.study.scale)}; " if result.study.scale else ""

@@ -104,6 +104,7 @@ STUDY = Study(
     measure=run,
     seeds=5,
     minutes=18,
+    headline="needed",
     runs=trained(
         *({**arm, "lr": rates} for arm, rates in RATES), depth=4, steps=600, warmup=60, schedule="cosine"
     ),

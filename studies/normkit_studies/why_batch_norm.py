@@ -216,6 +216,7 @@ STUDY = Study(
     measure=run,
     seeds=5,
     minutes=30,
+    headline="batch-noise",
     needs=partial(load, "mnist"),
     scale="conv net of 7 convolutions without shortcuts, 2,496 MNIST images, 20 epochs",
     paper="Santurkar et al. 2018, VGG on CIFAR-10: BatchNorm with noise behind it trains almost as well as "
@@ -229,8 +230,8 @@ STUDY = Study(
             above=2,
             unit="times",
             log=True,
-            yes="Noise behind BatchNorm does put the shift in again: inputs of layers shift {effect} as much "
-            "as without a norm.",
+            yes="The noise does put the shift in again: inputs of layers shift {effect} as much as without a "
+            "norm.",
             no="Noise behind BatchNorm hardly puts a shift in: inputs of layers shift {effect} as much as "
             "without a norm.",
         ),
@@ -240,8 +241,10 @@ STUDY = Study(
             lambda r: _costs(r, "batch"),
             below=0.5,
             unit="points",
-            yes="With it training is as good, to half a point: the error rises by {effect}.",
-            no="With it training is worse: the error rises by {effect}.",
+            yes="A smaller shift is not needed for it: with random shifts put in again behind BatchNorm "
+            "training is as good, to half a point; the error rises by {effect}.",
+            no="In part it may: with random shifts put in again behind BatchNorm training is worse; the "
+            "error rises by {effect}.",
         ),
         Rule(
             "batch-none",
@@ -258,7 +261,7 @@ STUDY = Study(
             lambda r: _gain(r, "batch and noise"),
             above=0.5,
             unit="points",
-            yes="With noise behind it, by {effect}.",
+            yes="With noise behind it, too, by {effect}.",
             no="With noise behind it, it is not: by {effect}.",
         ),
         Rule(

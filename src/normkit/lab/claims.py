@@ -172,7 +172,7 @@ def claims() -> tuple[Claim, ...]:
 def changes() -> tuple[Change, ...]:
     """The log of all changes, the latest first."""
     found = [Change(**{**row, "about": tuple(row["about"])}) for row in _read("changes.toml")["change"]]
-    return tuple(sorted(found, key=lambda change: change.date, reverse=True))
+    return tuple(sorted(found, key=lambda change: change.date)[::-1])
 
 
 def _read(name: str) -> dict[str, Any]:

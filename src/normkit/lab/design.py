@@ -127,6 +127,7 @@ class Study:
         paper: the headline number of the paper that it repeats.
         kind: how it comes to its verdict, a key of ``KINDS``.
         minutes: of one core, if they are more than a quick look takes; it is run with ``--long`` alone.
+        headline: the rule whose sentence answers the question of the title; the first one by default.
         needs: called before anything is measured, where data or weights come in other packages: it raises
             an error that says how to get them. The smallest form does without.
     """
@@ -147,6 +148,7 @@ class Study:
     paper: str = ""
     kind: str = "measured"
     minutes: int | None = None
+    headline: str = ""
     needs: Callable[[], Any] | None = None
     module: str = ""
 
@@ -211,12 +213,17 @@ class Study:
 
     def answer(self, rulings: Mapping[str, Ruling]) -> str:
         """To its question, for a reader: what follows from the rules, and which of those that the hypothesis
-        hangs on have not decided; last where the others have."""
+        hangs on have not decided."""
+        found = [ruling.answer for ruling in self.in_order(rulings)]
+        return " ".join(text for text in found if text) or "Not decided by what was measured here."
+
+    def in_order(self, rulings: Mapping[str, Ruling]) -> list[Ruling]:
+        """As one reads them: the headline first, and what is not decided last where the hypothesis falls."""
         chosen = [rulings[rule.name] for rule in self.rules]
+        chosen.sort(key=lambda ruling: ruling.rule.name != self.headline)
         if self.verdict(rulings) == NOT_SUPPORTED:
             chosen.sort(key=lambda ruling: ruling.verdict == INCONCLUSIVE)
-        found = [ruling.answer for ruling in chosen]
-        return " ".join(text for text in found if text) or "Not decided by what was measured here."
+        return chosen
 
     def verdict(self, rulings: Mapping[str, Ruling]) -> str:
         """Of the hypothesis: all its rules together."""

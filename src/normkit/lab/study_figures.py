@@ -62,8 +62,9 @@ def _add(figure: go.Figure, plot: Plot, line: str, points: dict[Any, list[float]
     colour = COLOURS[index % len(COLOURS)]
     whisker = {"type": "data", "array": [m.half or 0.0 for m in means], "thickness": 1, "color": colour}
     values = [m.mean for m in means]
-    if plot.log_y:  # an interval that reaches below 0 cannot be drawn
-        whisker["arrayminus"] = [min(m.half or 0.0, 0.9 * abs(m.mean)) for m in means]
+    most = 0.9 if plot.log_y else 1.0  # an interval that reaches 0 cannot be drawn on a logarithmic axis
+    if plot.log_y or min(map(min, points.values())) >= 0:  # and what is never negative ends at 0
+        whisker["arrayminus"] = [min(m.half or 0.0, most * abs(m.mean)) for m in means]
     if plot.kind in ("bar", "rows"):
         shades = [COLOURS[k % len(COLOURS)] for k in range(len(keys))] if plot.by is None else colour
         whisker["color"] = "gray"
