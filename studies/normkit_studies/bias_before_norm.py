@@ -87,11 +87,12 @@ STUDY = Study(
             "lr",
             "loss",
             "task",
-            "Held-out loss with the biases before each LayerNorm (text) and without. Lines on top of each "
-            "other: not needed.",
+            "Held-out loss with the biases before each LayerNorm and without. Lines on top of each other: "
+            "not needed.",
             log_x=True,
             x_title="learning rate",
             y_title="nats a byte",
+            names={"text": "with biases", "WithoutBias": "without"},
         ),
     ),
     limits="One small model and one text; other biases, and what they do to quantisation, are not looked at.",

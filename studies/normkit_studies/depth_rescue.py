@@ -142,6 +142,7 @@ STUDY = Study(
             where={"lr": lr, "warmup": lambda warmup: warmup > 0},
             x_title="layers",
             y_title="nats a byte",
+            names={"small_post": "post, with DeepNorm's initialisation"},
         )
         for lr in RATES
     ),

@@ -177,6 +177,11 @@ STUDY = Study(
             where={"placement": "pre"},
             x_title="learning rate",
             y_title="nats a byte",
+            names={
+                "layer": "LayerNorm",
+                "recipe_dyt": "DyT, by its recipe",
+                "dyt": "DyT, a mere replacement",
+            },
         ),
         Plot(
             "lr",

@@ -114,6 +114,7 @@ class Plot:
     where: Mapping[str, Any] = field(default_factory=dict)
     x_title: str = ""
     y_title: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)  # of the lines, for a reader
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -27,10 +27,10 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> go.Figure:
         )
         y = row.get(plot.y)
         if matches and plot.x in row and y is not None and math.isfinite(y):
-            line = "" if plot.by is None else _named(plot.by, row.get(plot.by))
+            line = _line(plot, row)
             groups[line][row[plot.x]].append(float(y))
     # A line has one colour in all figures of a study.
-    names = list(dict.fromkeys("" if plot.by is None else _named(plot.by, row.get(plot.by)) for row in rows))
+    names = list(dict.fromkeys(_line(plot, row) for row in rows))
     figure = go.Figure()
     for line, points in groups.items():
         _add(figure, plot, line, points, names.index(line))
@@ -97,10 +97,15 @@ def _baselines(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: fmean(losses) for name, losses in found.items()}
 
 
-def _named(name: str, value: Any) -> str:
+def _line(plot: Plot, row: Mapping[str, Any]) -> str:
+    """What the legend calls the line that a row belongs to."""
+    if plot.by is None:
+        return ""
+    value = row.get(plot.by)
     if isinstance(value, str):
-        return value.rpartition(":")[2]
-    return f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float | int) else str(value)
+        name = value.rpartition(":")[2]
+        return plot.names.get(name, name)
+    return f"{plot.by.replace('_', ' ')} {value:g}" if isinstance(value, float | int) else str(value)
 
 
 def _wrapped(value: Any, width: int = 14) -> str:
