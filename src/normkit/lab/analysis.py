@@ -62,15 +62,18 @@ class Summary:
     @property
     def baselines(self) -> dict[str, float]:
         """Of all arms, where they have the same problem."""
-        if len({arm.problem for arm in self.arms}) != 1:
-            return {}
-        arms = [arm for arm in self.arms if not arm.pruned] or list(self.arms)  # those have all seeds
-        names = [name for arm in arms[:1] for name in arm.baselines]
-        return {n: fmean(arm.baselines[n] for arm in arms if n in arm.baselines) for n in names}
+        return _baselines(self.arms) if len({arm.problem for arm in self.arms}) == 1 else {}
 
     @property
     def plateau(self) -> float | None:
         return max(self.baselines.values(), default=None)
+
+
+def _baselines(every: Sequence[Arm]) -> dict[str, float]:
+    """The mean over the arms of one problem, of those that have all seeds if there are any."""
+    arms = [arm for arm in every if not arm.pruned] or every
+    names = [name for arm in arms[:1] for name in arm.baselines]
+    return {n: fmean(arm.baselines[n] for arm in arms if n in arm.baselines) for n in names}
 
 
 def row(run: Run, outcome: Outcome) -> dict[str, Any]:
@@ -177,7 +180,8 @@ def _warn(
     if failures:
         said.append(f"{failures} runs failed and are left out; their tracebacks are below.")
     for best in {arm.problem: arm for arm in reversed(arms) if arm.can_win}.values():
-        name, loss = min(best.baselines.items(), key=lambda pair: pair[1], default=("", math.inf))
+        known = _baselines([arm for arm in arms if arm.problem == best.problem])
+        name, loss = min(known.items(), key=lambda pair: pair[1], default=("", math.inf))
         if loss < best.best.loss.mean:
             ours = f"{best.label}, {as_loss(best.best.loss.mean)}"
             said.append(f"What is simpler is still better: {name}, {as_loss(loss)}; {ours}.")

@@ -154,7 +154,8 @@ def rounds(
         stored = not sum(map(cost, more))
         arms = len({arm_of(run) for run in more})
         if not stored:
-            say(f"close    {len(more) // arms} more seeds for the {arms} arms that are close")
+            seeds = len(more) // arms
+            say(f"close    {seeds} more seed{'s' * (seeds > 1)} for the {arms} arms that are close")
         found |= dict((yield more))
         if not stored:
             return
