@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -396,8 +397,8 @@ def test_what_has_no_name_is_typed_as_dots():
     class Local:
         pass
 
-    given = [Local, lambda dim: None, nk.Placement(pre=True), "rms", Local()]
-    assert _typed(given) == "[Local, ..., Placement(pre=True), 'rms', ...]"
+    given = [Local, lambda dim: None, nk.Placement(pre=True), "rms", Local(), partial(Local, eps=1.0)]
+    assert _typed(given) == "[Local, ..., Placement(pre=True), 'rms', ..., ...]"
 
 
 def test_what_is_typed_stands_above_the_file(tmp_path, monkeypatch):

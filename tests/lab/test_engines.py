@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 
 import pytest
 import torch
@@ -207,6 +208,23 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     )
     assert 'if __name__ == "__main__":' in result.stderr.splitlines()[-2]
     assert result.stderr.count("Traceback") == 1, "the workers are silent"
+
+
+def test_a_program_in_a_zip_file_starts_workers(tmp_path):
+    """As pip's commands on Windows are."""
+    call = f"nk.lab.compare('{OWN}', steps=5, seeds=1, workers=1, out='{tmp_path / 'runs'}', progress=False)"
+    program = f"import normkit as nk\n\nif __name__ == '__main__':\n    print({call}.state)\n"
+    with zipfile.ZipFile(tmp_path / "program.pyz", "w") as file:
+        file.writestr("__main__.py", program)
+    result = subprocess.run(
+        [sys.executable, str(tmp_path / "program.pyz")],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_script_on_standard_input_is_told_before_anything_starts(tmp_path):

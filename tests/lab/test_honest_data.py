@@ -3,7 +3,9 @@ model sees what it is to predict."""
 
 import math
 import os
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -185,6 +187,54 @@ def test_a_norm_that_sees_the_future_in_its_own_way_is_found(norm):
         assert leak_of(nk.LanguageModel(**sizes, norm=norm), ids) > 1e-3
         assert leak_of(nk.LanguageModel(**sizes, norm="layer"), ids) == 0
     assert leak_of(language_model("batch"), ids[:, :1]) == 0, "nothing comes before the first token"
+
+
+class Remembering(nn.LayerNorm):
+    """It divides by a mean of earlier steps, which it keeps in a buffer."""
+
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, x):
+        y = super().forward(x) / self.mean
+        if self.training:
+            self.mean.mul_(0.5).add_(0.5 * x.detach().abs().mean())
+        return y
+
+
+class Counting(nn.LayerNorm):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += 1
+        return super().forward(x) * (1 + 1 / self.steps if self.training else 1)
+
+
+class Noisy(nn.LayerNorm):
+    def forward(self, x):
+        noise = random.random() + np.random.rand() if self.training else 0.0
+        return super().forward(x) + noise
+
+
+@pytest.mark.parametrize("norm", [Remembering, Counting, Noisy])
+def test_a_norm_that_changes_with_time_sees_no_future(norm):
+    ids = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(0))
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    assert leak_of(language_model(norm), ids) == 0
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_logits_that_are_masked_hide_no_leak():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = language_model("batch")
+
+        def forward(self, ids):
+            return self.inner(ids).masked_fill(torch.arange(256) > 200, -torch.inf)
+
+    assert leak_of(Masked(), torch.randint(0, 256, (4, 16))) > 1e-3
 
 
 def test_the_causality_check_leaves_the_model_as_it_was():

@@ -198,6 +198,10 @@ def test_an_explosion_in_the_first_steps_is_one():
     assert exploded([2.0, *[1e12] * 59], 2.0, 1e12, 3.0)
 
 
+def test_a_first_batch_that_was_easy_makes_no_explosion():
+    assert not exploded([0.6, *[1.3] * 20, *[1.0] * 20], 1.0, 1.02, None)
+
+
 def test_who_overfits_has_not_diverged():
     assert not exploded([2.0, 0.1], 2.0, 9.0, 2.0), "the training loss is low"
     assert not exploded([2.0, 9.0], 2.0, 1.0, 2.0), "validation says otherwise"

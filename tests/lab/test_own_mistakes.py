@@ -180,7 +180,7 @@ KINDS = {  # a method that gives what it must not, and what is said of it
     "a number for baselines": ("baselines", "3", "baselines() of the task gave 3"),
     "a baseline that is NaN": ("baselines", "{'silly': float('nan')}", "gave NaN for 'silly'"),
     "no division": ("split", "None", "split() of the task gave None"),
-    "numbers of nobody's": ("batch", "(torch.randn(size, 1), torch.randn(size, 1))", "other numbers for a"),
+    "numbers of nobody's": ("batch", "(torch.randn(size, 1), torch.randn(size, 1))", "another batch for a generator"),
 }
 ARGUMENTS = {"loss": "model, batch", "model": "run", "split": "seed", "batch": "size, generator"}
 
@@ -215,3 +215,41 @@ def test_a_norm_that_gives_something_else_is_named(kind, folder, capsys):
     assert code == 2
     assert f"The norm own_mistake:Norm {text}" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [
+        ("held_out", "torch.utils.data.TensorDataset(torch.ones(4, 8, 1), torch.ones(4, 8, 1))"),
+        ("held_out", "(super(Other, self).held_out()[k] for k in range(1))"),
+        ("baselines", "[('a rule', 3.0)]"),
+    ],
+)
+def test_what_can_be_used_is_not_refused(method, value, folder, capsys):
+    changed = f"{TASK}\n\nclass Other(Mine):\n    def {method}(self):\n        return {value}\n"
+    (folder / "own_mistake.py").write_text(changed)
+    code, _, err = run(capsys, *COMMANDS["compare"], "--task", "own_mistake:Other")
+    assert code == 0, err
+
+
+def test_a_norm_is_not_blamed_for_what_its_task_does(folder, capsys):
+    """In a task of one's own a norm may give what it likes."""
+    (folder / "own_mistake.py").write_text(
+        f"{TASK}\n\nclass Two(nn.LayerNorm):\n    def forward(self, x):\n        return x, x\n"
+    )
+    other = ["--task", "own_mistake:Mine", "--set", "where=loss", "--norm", "own_mistake:Two"]
+    code, _, err = run(capsys, *COMMANDS["compare"], *other)
+    assert code == 2
+    assert "AssertionError" in err
+    assert "The norm" not in err
+
+
+def test_a_norm_that_hangs_has_the_limit_of_a_run(folder, capsys):
+    (folder / "own_mistake.py").write_text(
+        "import time\nfrom torch import nn\n\nclass Slow(nn.LayerNorm):\n"
+        "    def forward(self, x):\n        time.sleep(60)\n"
+    )
+    task = ["--task", "digits", "--steps", 2, "--seeds", 1, "--workers", 0, "--out", "o", "--limit", 2]
+    code, _, err = run(capsys, "compare", *task, "--norm", "own_mistake:Slow", "--depth", 1)
+    assert code == 2
+    assert "longer than its limit of 2 seconds" in err

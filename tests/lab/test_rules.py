@@ -187,6 +187,8 @@ def test_the_sampling_error_of_the_held_out_data_is_in_the_interval():
     lone = Rule("loss", "", lambda r: r.get("loss", arm="a"), above=0.0).judge(same)
     half = stats.t.ppf(0.975, 2) * stats.sem(part) / 3**0.5
     assert (lone.effect.low, lone.effect.high) == pytest.approx((2.5 - half, 2.5 + half))
+    shared = lone.rule.judge(same, divided=False).effect
+    assert shared.high == pytest.approx(2.5 + half * 3**0.5), "of the same data no seed makes it smaller"
     other = runs({0.1: [3.5, 3.5, 3.5]}, name="b", parts=[[p + 1 for p in part]] * 3)
     gap = Rule("gap", "", lambda r: r.get("loss", arm="b") - r.get("loss", arm="a"), above=0.0)
     found = gap.judge([*same, *other]).effect

@@ -123,6 +123,11 @@ def test_fewer_seeds_than_the_study_asks_for_give_no_verdict(tmp_path):
     assert result.answer == f"Not answered yet: 4 of {result.study.seeds} seeds are done."
 
 
+def test_a_smoke_run_answers_nothing_however_many_seeds_it_has(tmp_path):
+    result = study(CHEAP, quick=True, seeds=8, out=tmp_path, workers=0, progress=False)
+    assert result.answer.startswith("Not answered yet")
+
+
 def test_a_study_is_resumed_and_gives_the_same(tmp_path, monkeypatch):
     first = study("numerics", out=tmp_path, workers=0, progress=False)
     monkeypatch.setattr(Cell, "perform", lambda self: pytest.fail("it measures again"))

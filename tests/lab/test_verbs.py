@@ -111,6 +111,10 @@ BAD = {
     "a folder without runs": (["report", "/no/such/folder"], "has no runs.sqlite"),
     "several values for one run": (["train", "--lr", "1e-3,1e-2"], "fix: normkit compare"),
     "a warm-up that never ends": (["compare", "--warmup", "50", "--steps", "20"], "--warmup 2"),
+    "a warm-up of more than the usual steps": (
+        ["compare", "--task", "lines", "--warmup", "5000"],
+        "warmup got 5,000",
+    ),
     "two forms of a report": (["report", ".", "--json", "--csv"], "--json came with --csv"),
     "sharding alone": (["train", "--task", OWN, "--shard"], "torchrun"),
 }
@@ -168,6 +172,13 @@ def test_a_flag_that_is_given_twice_has_both_values(capsys, tmp_path):
     code, out, _ = run(capsys, "compare", *SMALL, "--seeds", 1, *twice, "--out", tmp_path)
     assert code == 0
     assert "2 runs (2 norm)" in out
+
+
+def test_a_number_of_seeds_that_is_given_twice_is_the_last_one(capsys, tmp_path):
+    settings = [*SMALL, "--norm", "rms", "--lr", "1e-2", "--seeds", 3, "--seeds", 2]
+    code, out, _ = run(capsys, "compare", *settings, "--out", tmp_path)
+    assert code == 0
+    assert "2 runs" in out
 
 
 def test_a_norm_and_a_placement_of_ones_own_are_found(capsys, tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ class Costs:
                 arm = _here(replace(run, seed=0, lr=1e-3, until=None))
                 if arm not in self.tried:
                     self.tried.add(arm)
-                    with explained(str(run), run.task), blames_the_norm(run), self.limit():
+                    with explained(str(run), run.task), self.limit(), blames_the_norm(run):
                         self._try(arm)
 
     def _try(self, arm: Run) -> None:

@@ -25,6 +25,7 @@ from normkit.lab.measuring import Outcome
 from normkit.lab.plan import make_plan
 from normkit.lab.rules import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Rows, Rule, Ruling, slope
 from normkit.lab.run import Run, code_version
+from normkit.lab.task import Task, task_class
 
 __all__ = [
     "Cell",
@@ -210,7 +211,8 @@ class Study:
 
     def judge(self, rows: Sequence[dict[str, Any]]) -> dict[str, Ruling]:
         """What every rule says, by name."""
-        return {rule.name: rule.judge(rows) for rule in self.rules}
+        divided = all(task_class(name).split is not Task.split for name in {run.task for run in self.runs})
+        return {rule.name: rule.judge(rows, divided=divided) for rule in self.rules}
 
     def answer(self, rulings: Mapping[str, Ruling]) -> str:
         """To its question, for a reader: what follows from the rules, and which of those that the hypothesis

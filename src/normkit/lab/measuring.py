@@ -230,10 +230,12 @@ def is_stuck(losses: Sequence[float], held_out: float, plateau: float | None) ->
 
 def exploded(losses: Sequence[float], before: float, after: float, plateau: float | None) -> bool:
     """Is it worse in the end than it was at first, and than the worst baseline? Both on what it is trained on
-    and on validation: one that only overfits has not diverged, and the loss of a few rows says little. The
-    first loss is that before any step: an explosion can be over within a tenth of the run."""
+    and on validation: one that only overfits has not diverged, and the loss of a few rows says little. An
+    explosion can be over within a tenth of the run, so that the first tenth alone does not say what was at
+    first."""
     tenth = max(1, len(losses) // 10)
-    pairs = ((losses[0], fmean(losses[-tenth:])), (before, after))
+    at_first = min(fmean(losses[:tenth]), max(losses[0], before))
+    pairs = ((at_first, fmean(losses[-tenth:])), (before, after))
     for first, last in pairs:
         worst = max(first, plateau if plateau is not None else first)
         if last <= worst + MARGIN * abs(worst):

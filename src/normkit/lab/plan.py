@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Plan", "make_plan", "read_toml", "values"]
+__all__ = ["Plan", "check_warm_up", "make_plan", "read_toml", "values"]
 
 NUMBERS = {"lr": float, "depth": int, "width": int, "batch_size": int, "warmup": int, "steps": int}
 NON_AXES = ("task", "data", "seeds", "steps", "schedule", "device", "budget")  # settings that are not axes
@@ -80,13 +80,6 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
             f"The comparison has {count:,} runs.",
             expected=f"at most {MAX_RUNS:,}: fewer values, or fewer axes",
         )
-    longest, shortest = max(axes["warmup"]), min(axes["steps"])
-    if given.get("steps") is not None and longest > shortest:
-        raise user_error(
-            f"warmup got {longest}, and a run has {shortest} steps.",
-            expected="a warm-up that ends before the run does",
-            fix=f"--warmup {shortest // 10}",
-        )
     device = given.get("device", Run.device)
     runs = [
         Run(
@@ -102,6 +95,17 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     ]
     varied = {k: v for k, v in {**axes, **options, "seed": tuple(seeds)}.items() if len(v) > 1}
     return Plan(tuple(runs), varied)
+
+
+def check_warm_up(runs: Sequence[Run]) -> None:
+    """Does it end before the run does?"""
+    for run in runs:
+        if run.warmup > run.steps:
+            raise user_error(
+                f"warmup got {run.warmup:,}, and a run has {run.steps:,} steps.",
+                expected="a warm-up that ends before the run does",
+                fix=f"--warmup {run.steps // 10}, or more steps, or a larger budget.",
+            )
 
 
 def _named(value: Any, key: str) -> Any:

@@ -128,8 +128,9 @@ class Rule:
     beyond, else inconclusive. Two bounds say that there is no difference that matters: supported if two
     one-sided tests at 5 % say so, which is a 90 % interval between them.
 
-    The interval is that over seeds, which divide the data anew. Most of the sampling error of the held-out
-    data is thereby in it; what their common source adds is at most that of all that was held out together.
+    The interval is that over seeds. Where these divide the data anew, most of the sampling error of the
+    held-out data is thereby in it; what their common source adds is at most that of all that was held out
+    together. Where they all have the same, it is added whole.
 
     Args:
         yes, no: what follows for a reader, with ``{effect}`` for what was measured and ``{less}`` for the
@@ -172,15 +173,19 @@ class Rule:
         names = ("name", "says", "above", "below", "unit", "log", "count", "aside")
         return {name: getattr(self, name) for name in names}
 
-    def judge(self, rows: Sequence[dict[str, Any]]) -> Ruling:
-        """One that these rows do not let it compute decides nothing, and says why."""
+    def judge(self, rows: Sequence[dict[str, Any]], *, divided: bool = True) -> Ruling:
+        """One that these rows do not let it compute decides nothing, and says why.
+
+        Args:
+            divided: whether the seeds divide the data anew, or all hold out the same.
+        """
         try:
-            return self._judged(rows)
+            return self._judged(rows, divided)
         except (ArithmeticError, NormkitError) as error:
             none = Effect(math.nan)
             return Ruling(INCONCLUSIVE, none, none, [], self, problem=str(error).splitlines()[0])
 
-    def _judged(self, rows: Sequence[dict[str, Any]]) -> Ruling:
+    def _judged(self, rows: Sequence[dict[str, Any]], divided: bool) -> Ruling:
         replaced: set[str] = set()
         seeds = [
             Rows((r for r in rows if r["seed"] == seed), rows, replaced=replaced)
@@ -191,7 +196,7 @@ class Rule:
             hits = sum(map(bool, values))
             effect = inner = Effect(hits / len(values), *share_interval(hits, len(values)), of=len(values))
         else:
-            sampling = fmean(self._sampling(own) for own in seeds) / len(seeds)
+            sampling = fmean(self._sampling(own) for own in seeds) / (len(seeds) if divided else 1)
             effect = estimate(values, log=self.log, sampling=sampling)
             inner = estimate(values, log=self.log, sampling=sampling, confidence=EQUIVALENCE)
         enough = len(values) >= LEAST_SEEDS

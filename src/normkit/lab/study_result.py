@@ -96,7 +96,7 @@ class StudyResult:
     @property
     def answer(self) -> str:
         """To the question of the study, in plain sentences."""
-        if not self.is_complete:
+        if self.quick or not self.is_complete:
             return f"Not answered yet: {len(self.seeds)} of {self.study.seeds} seeds are done."
         return self.study.answer(self.rulings)
 

@@ -17,7 +17,7 @@ from normkit.lab.engines import Engine
 from normkit.lab.engines import engine as engine_named
 from normkit.lab.extras import needs
 from normkit.lab.jobs import START, Sweep, asked, now
-from normkit.lab.plan import Plan, make_plan
+from normkit.lab.plan import Plan, check_warm_up, make_plan
 from normkit.lab.progress import duration, written
 from normkit.lab.run import Run
 from normkit.lab.store import Store
@@ -118,6 +118,8 @@ def compare_settings(
         raise user_error("--out got an empty name.", expected="a folder")
     plan = make_plan(settings)
     seconds = _budget(settings, plan, prune)
+    if seconds is None:
+        check_warm_up(plan.runs)
     names = {name for run in plan.runs for name in (run.task, run.norm, run.placement)}
     objects = own.pack(names) if workers != 0 else b""
     device = plan.runs[0].device
@@ -137,6 +139,7 @@ def compare_settings(
         if seconds is not None:
             planned = planned or _within(settings, sweep, chosen, seconds)
             sweep.plan = make_plan({**settings, **planned})
+            check_warm_up(sweep.plan.runs)
         about = {**sweep.about(command, engine, chosen), "asked": mark, "planned": planned}
         sweep.run(store, chosen, about)
         about |= {"finished": now(), "workers": chosen.workers}
@@ -217,10 +220,10 @@ def _typed(value: Any) -> str:
         return f"[{', '.join(map(_typed, value))}]"
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of numpy's or torch's
         value = value.item()
-    if isinstance(value, str | int | float | bool | dict | None):
+    if isinstance(value, str | int | float | bool | None):
         return repr(value)
     name = getattr(value, "__name__", "")
-    return name if name.isidentifier() else "..." if repr(value).startswith("<") else repr(value)
+    return name if name.isidentifier() else "..." if "<" in repr(value) else repr(value)
 
 
 def _folder(plan: Plan) -> Path:

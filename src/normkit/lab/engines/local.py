@@ -131,8 +131,10 @@ def _check_script() -> None:
     nothing: the first process does."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(1)
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is not None and not os.path.exists(file):
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    by_path = getattr(main, "__spec__", None) is None  # what a module's name leads to needs no file
+    if by_path and file is not None and not os.path.exists(file):
         raise user_error(f"Workers cannot start from {file}.", expected="a script in a file", fix=_GUARD)
 
 

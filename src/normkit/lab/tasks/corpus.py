@@ -148,8 +148,9 @@ def _read(source: str, root: Path, seen: tuple[tuple[Path, int, int], ...]) -> C
     skipped: dict[str, list[str]] = {}
     for path, _, _ in seen:
         name = os.path.relpath(path, root)
-        if path.exists() and not path.is_file():
-            skipped.setdefault("linked folder" if path.is_dir() else "no plain file", []).append(name)
+        if os.path.exists(path) and not os.path.isfile(path):
+            kind = "linked folder" if os.path.isdir(path) else "no plain file"
+            skipped.setdefault(kind, []).append(name)
             continue
         try:
             content = path.read_bytes()

@@ -27,6 +27,7 @@ GOALS = ("forecast", "classify")
 JUDGED_BY, CHOSEN_BY, FITTED = 600, 200, 2000  # windows at most: held out, of validation, for a baseline
 FEWEST = 10  # windows of each part
 FARTHEST = 1e4  # standard deviations: a value farther away than that would decide every loss
+ABSURD = 1e8  # times the deviation of all others: no storm, no crash, but a slip of the pen
 NAMED = 4  # targets that get a metric each
 
 
@@ -201,13 +202,18 @@ class SeriesTask(Task):
         spread = (others / size[:, None]).std(dim=1, correction=0)
         return torch.where(spread > 1e-12, spread * size, std)
 
+    @property
+    def _absurd(self) -> Tensor:
+        """Of each column: does one training row make all of its deviation?"""
+        return self.scales[1] > ABSURD * self._spread_of_others
+
     @cached_property
     def values(self) -> Tensor:
         """All rows, in standard deviations from the mean."""
         mean, std = self.scales
         found = (self.panel.values - mean) / std
-        farther = found * (std / self._spread_of_others)
-        used = torch.where((self.parts != windows.UNUSED)[:, None], farther, 0.0).abs()
+        far = found * torch.where(self._absurd, std / self._spread_of_others, 1.0)
+        used = torch.where((self.parts != windows.UNUSED)[:, None], far, 0.0).abs()
         if float(used.max()) > FARTHEST:
             row, column = divmod(int(used.argmax()), used.shape[1])
             raise user_error(
