@@ -180,7 +180,11 @@ KINDS = {  # a method that gives what it must not, and what is said of it
     "a number for baselines": ("baselines", "3", "baselines() of the task gave 3"),
     "a baseline that is NaN": ("baselines", "{'silly': float('nan')}", "gave NaN for 'silly'"),
     "no division": ("split", "None", "split() of the task gave None"),
-    "numbers of nobody's": ("batch", "(torch.randn(size, 1), torch.randn(size, 1))", "another batch for a generator"),
+    "numbers of nobody's": (
+        "batch",
+        "(torch.randn(size, 1), torch.randn(size, 1))",
+        "another batch for a generator",
+    ),
 }
 ARGUMENTS = {"loss": "model, batch", "model": "run", "split": "seed", "batch": "size, generator"}
 
