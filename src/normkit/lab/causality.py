@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
+from collections.abc import Iterator
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -58,20 +60,33 @@ def _change(model: nn.Module, tokens: Tensor, other: Tensor, before: Tensor, tra
 def _outputs(model: nn.Module, ids: Tensor, training: bool) -> Tensor:
     """With the same random numbers each time; buffers, which may count or average, are put back."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    states = random.getstate(), numpy.random.get_state()
     try:
-        with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            random.seed(0)
-            numpy.random.seed(0)
+        with torch.set_grad_enabled(training), _seeded():
             found: Tensor = model(ids).detach().float()
             return found
     finally:
-        random.setstate(states[0])
-        numpy.random.set_state(states[1])
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """All that a model may draw its noise with; numpy only where somebody has loaded it."""
+    numpy = sys.modules.get("numpy")
+    state = random.getstate()
+    numpys = numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            random.seed(0)
+            if numpy:
+                numpy.random.seed(0)
+            yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(numpys)
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
