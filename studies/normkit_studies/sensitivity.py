@@ -81,8 +81,8 @@ STUDY = Study(
             lambda r: _slope(r, False) - _slope(r, True),
             above=0,
             unit="nats a doubling of the width",
-            yes="With it less, by {effect}.",
-            no="With it no less ({effect}).",
+            yes="With QK-norm the sensitivity to the learning rate grows less with the width: by {effect}.",
+            no="With QK-norm it grows no less ({effect}).",
         ),
         Rule(
             "gain",
