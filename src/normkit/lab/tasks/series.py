@@ -202,23 +202,18 @@ class SeriesTask(Task):
         spread = (others / size[:, None]).std(dim=1, correction=0)
         return torch.where(spread > 1e-12, spread * size, std)
 
-    @property
-    def _absurd(self) -> Tensor:
-        """Of each column: does one training row make all of its deviation?"""
-        return self.scales[1] > ABSURD * self._spread_of_others
-
     @cached_property
     def values(self) -> Tensor:
         """All rows, in standard deviations from the mean."""
-        mean, std = self.scales
+        (mean, std), others = self.scales, self._spread_of_others
         found = (self.panel.values - mean) / std
-        far = found * torch.where(self._absurd, std / self._spread_of_others, 1.0)
+        far = found * torch.where(std > ABSURD * others, std / others, 1.0)  # one row makes all of it
         used = torch.where((self.parts != windows.UNUSED)[:, None], far, 0.0).abs()
         if float(used.max()) > FARTHEST:
             row, column = divmod(int(used.argmax()), used.shape[1])
             raise user_error(
                 f"{self.panel.columns[column]} is {self.panel.values[row, column].item():.4g} in one row, "
-                f"{used.max().item():.2g} standard deviations of the other training rows from the mean.",
+                f"{used.max().item():.2g} times as far from the mean as training rows usually are.",
                 expected=f"at most {FARTHEST:,.0f}: it alone would decide every loss",
                 fix="mend the value, or leave the column out with --set columns=OTHERS.",
             )
