@@ -60,6 +60,7 @@ STUDY = Study(
     ),
     seeds=3,
     minutes=115,
+    headline="with",
     scale="6 layers, 32 to 128 features, 0.08 to 1.2 M parameters; 1 M bytes of Python's source",
     paper="Wortsman et al. 2023, up to 1.2 B parameters with QK-norm: without it models diverge at large "
     "learning rates; with it they train over three orders of magnitude, and sensitivity still grows "
