@@ -189,12 +189,13 @@ KINDS = {  # a method that gives what it must not, and what is said of it
 ARGUMENTS = {"loss": "model, batch", "model": "run", "split": "seed", "batch": "size, generator"}
 
 
+@pytest.mark.parametrize("verb", COMMANDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_method_that_gives_something_else_is_named_before_the_start(kind, folder, capsys):
+def test_a_method_that_gives_something_else_is_named_before_the_start(kind, verb, folder, capsys):
     method, value, text = KINDS[kind]
     changed = f"{TASK}\n\nclass Other(Mine):\n    def {method}(self, {ARGUMENTS.get(method, '*_')}):\n"
     (folder / "own_mistake.py").write_text(f"{changed}        return {value}\n")
-    code, out, err = run(capsys, *COMMANDS["compare"], "--task", "own_mistake:Other")
+    code, out, err = run(capsys, *COMMANDS[verb], "--task", "own_mistake:Other")
     assert code == 2
     assert text in err
     assert "Traceback" not in err

@@ -68,11 +68,11 @@ class Sweep:
         name = plan.runs[0].task
         self.tasks = {run.options: run.build_task() for run in plan.runs}
         with explained(f"The data of the task {name}", name), self.in_time():
-            is_own = not type(self.task).__module__.startswith("normkit.")  # ours look for copies themselves
-            for task in self.tasks.values() if is_own else ():
+            for task in self.tasks.values():
                 check_task(task, plan.runs[0].seed)
             self.data = {options: task.fingerprint for options, task in self.tasks.items()}
             self._try_divisions()
+            is_own = not type(self.task).__module__.startswith("normkit.")  # ours look for copies themselves
             self.copied = max(map(copied_rows, self.tasks.values())) if is_own else 0.0
             self.sources = list(dict.fromkeys(task.source for task in self.tasks.values()))
         self.costs = Costs(self.tasks, self.in_time)

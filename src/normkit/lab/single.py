@@ -25,6 +25,7 @@ from normkit.lab.judging import baselines_of, losses, mean_over_rows
 from normkit.lab.measuring import ENDINGS, exploded, finite, learnt_nothing
 from normkit.lab.run import Run
 from normkit.lab.task import Task, explained
+from normkit.lab.task_check import check_task
 from normkit.lab.training import Training
 
 __all__ = ["train"]
@@ -75,6 +76,7 @@ class _Single:
         self.run, self.folder, self.group, self.console, self.every = run, folder, processes, console, every
         self.task = run.build_task()
         with explained(f"The data of the task {run.task}", run.task):
+            check_task(self.task, run.seed)
             self.data = self.task.fingerprint
         self.losses: list[float | None] = []
         self.held_out: list[tuple[int, float | None]] = []

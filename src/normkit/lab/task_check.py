@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 def check_task(task: Task, seed: int = 0) -> None:
-    """What a method gives is looked at by kind; ``batch`` must give the same for the same generator."""
+    """What a method gives is looked at by kind; ``batch`` must give the same for the same generator. Those
+    that come with normkit have tests."""
+    if type(task).__module__.startswith("normkit."):
+        return
     divided = task.split(seed)
     if not isinstance(divided, Task):
         raise user_error(
